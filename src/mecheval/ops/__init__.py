@@ -1,0 +1,1 @@
+"""The sequence operations under the mixers: one readable reference and one fast CPU path each."""

@@ -1,0 +1,44 @@
+"""Which implementation of an op runs: the readable reference, the fast CPU path, or a GPU kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.util import find_spec
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Path = Literal["auto", "reference", "fast"]
+_path: ContextVar[Path] = ContextVar("mecheval_ops_path", default="auto")
+
+
+@contextmanager
+def path(name: Path) -> Iterator[None]:
+    """Inside this context every op takes the named path; "auto" is fast wherever fast applies."""
+    if name not in ("auto", "reference", "fast"):
+        raise ValueError(f"unknown ops path {name!r}; choices: auto, reference, fast")
+    token = _path.set(name)
+    try:
+        yield
+    finally:
+        _path.reset(token)
+
+
+def use_fast(*tensors: Tensor) -> bool:
+    """Whether the fast CPU path applies: float32 on the CPU, and nobody asked for the reference.
+
+    Double precision goes through the reference, which is what makes gradcheck a test of the maths.
+    Asking for "fast" where it does not apply is an error, so that a test of it cannot pass by accident.
+    """
+    applies = all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+    if _path.get() == "fast" and not applies:
+        raise ValueError("the fast CPU path takes float32 tensors on the CPU")
+    return applies and _path.get() != "reference"
+
+
+def use_gpu(package: str, *tensors: Tensor) -> bool:
+    """Whether a GPU package takes over: it is installed, all tensors are on a GPU, nobody asked otherwise."""
+    return _path.get() == "auto" and all(t.is_cuda for t in tensors) and find_spec(package) is not None

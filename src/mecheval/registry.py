@@ -1,0 +1,56 @@
+"""Names to classes. Third parties join through entry points, without this package knowing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from mecheval.errors import UnknownName, UserError
+
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """The things of one kind that can be asked for by name.
+
+    `group` is the entry-point group that other packages use, e.g. in their pyproject.toml::
+
+        [project.entry-points."mecheval.mixers"]
+        retnet = "their_package:RetNet"
+
+    An entry point is loaded only when its name is asked for, so a broken plug-in harms no one else.
+    """
+
+    def __init__(self, kind: str, group: str) -> None:
+        self.kind, self.group = kind, group
+        self._classes: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Class decorator: `@TASKS.register("ar")`."""
+
+        def add(cls: T) -> T:
+            if name in self._classes and self._classes[name] is not cls:
+                raise UserError(f"{self.kind} {name!r} is already registered by {self._classes[name]!r}.")
+            self._classes[name] = cls
+            return cls
+
+        return add
+
+    def names(self) -> list[str]:
+        """All names, built in and from entry points, sorted."""
+        return sorted({*self._classes, *(point.name for point in entry_points(group=self.group))})
+
+    def get(self, name: str) -> T:
+        """The class called `name`; an unknown name is an error that lists the choices."""
+        if name not in self._classes:
+            for point in entry_points(group=self.group, name=name):
+                try:
+                    self._classes[name] = point.load()
+                except Exception as error:
+                    raise UserError(f"{self.kind} {name!r} could not be loaded from {point.value}: {error}") from error
+                break
+            else:
+                raise UnknownName(self.kind, name, self.names())
+        return self._classes[name]
