@@ -1,0 +1,116 @@
+"""Random numbers that are the same on every machine and for every worker count.
+
+A document's draws depend on (seed, stream, document number) alone, never on what was drawn before it: each
+document gets its own SplitMix64 generator, whose start is a hash of those three. Everything is integer
+arithmetic; probabilities are compared as 53-bit integers, so no rounding differs between machines.
+
+The generator's state is an array of one uint64, which numba kernels and plain Python share.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mecheval.errors import UserError
+from mecheval.kernels import kernel
+
+U64 = NDArray[np.uint64]
+
+STREAMS = {"train": 1, "dev": 2, "test": 3, "corrupt": 4, "grammar": 5, "holdout": 6}
+"""Which use of a seed gets which numbers: the same seed serves all of them without overlap."""
+
+ONE = 1 << 53
+"""Probability 1 as the integer that cut points are compared with."""
+
+_WEYL = np.uint64(0x9E3779B97F4A7C15)
+_MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S11, _S27, _S30, _S31, _S32 = (np.uint64(s) for s in (11, 27, 30, 31, 32))
+_LOW32 = np.uint64(0xFFFFFFFF)
+_TWO32 = np.uint64(1 << 32)
+
+
+@kernel
+def mix(z: np.uint64) -> np.uint64:
+    """SplitMix64's finaliser: a bijection of 64-bit integers that scatters neighbours."""
+    z = (z ^ (z >> _S30)) * _MIX1
+    z = (z ^ (z >> _S27)) * _MIX2
+    return z ^ (z >> _S31)
+
+
+@kernel
+def fold(key: np.uint64, number: np.uint64) -> np.uint64:
+    """A new key from a key and a number; keys of different numbers are unrelated."""
+    return mix(key ^ mix(number + _WEYL))
+
+
+@kernel
+def next64(state: U64) -> np.uint64:
+    """The next 64 random bits."""
+    state[0] += _WEYL
+    return mix(state[0])
+
+
+@kernel
+def below(state: U64, n: int) -> int:
+    """A uniform integer in [0, n), exactly uniform; 1 <= n < 2**32. (Lemire's multiply-and-reject.)"""
+    size = np.uint64(n)
+    product = (next64(state) >> _S32) * size
+    if (product & _LOW32) < size:
+        floor = (_TWO32 - size) % size
+        while (product & _LOW32) < floor:
+            product = (next64(state) >> _S32) * size
+    return np.int64(product >> _S32)
+
+
+@kernel
+def bits53(state: U64) -> np.uint64:
+    """A uniform integer in [0, 2**53): a probability times ONE."""
+    return next64(state) >> _S11
+
+
+@kernel
+def pick(state: U64, cuts: U64, low: int, high: int) -> int:
+    """Draw an index by the cumulative probabilities cuts[low:high] (times ONE); returned relative to low."""
+    draw = bits53(state)
+    first, last = low, high - 1
+    while first < last:
+        middle = (first + last) >> 1
+        if draw < cuts[middle]:
+            last = middle
+        else:
+            first = middle + 1
+    return first - low
+
+
+def derived(key: np.uint64, number: int) -> np.uint64:
+    """`fold` for Python code: compiled code hands plain ints back, whose width must be said again."""
+    return np.uint64(fold(key, np.uint64(number)))
+
+
+def key(seed: int, stream: str) -> np.uint64:
+    """The key of one stream of a seed."""
+    if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+        raise UserError(f"a seed is a whole number from 0 to 2**64 - 1 (got {seed!r}).")
+    return derived(np.uint64(seed), STREAMS[stream])
+
+
+def generator(key: np.uint64) -> U64:
+    """A fresh generator that starts from a key."""
+    return np.array([key], dtype=np.uint64)
+
+
+def dirichlet(state: U64, n: int) -> NDArray[np.float64]:
+    """A uniform draw from the n-simplex, (n,), summing to 1 exactly.
+
+    The gaps between n-1 sorted uniforms are uniform Dirichlet: no logarithm, so no machine-dependent digit.
+    """
+    inner = np.sort(np.array([bits53(state) for _ in range(n - 1)], dtype=np.int64))
+    return np.diff(inner, prepend=0, append=ONE) / ONE
+
+
+def cut_points(probabilities: NDArray[np.float64]) -> U64:
+    """Cumulative probabilities times ONE along the last axis, the last one exactly ONE; what `pick` takes."""
+    cuts = np.rint(np.cumsum(probabilities, axis=-1) * ONE).astype(np.uint64)
+    cuts[..., -1] = ONE
+    return cuts

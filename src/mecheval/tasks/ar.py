@@ -1,0 +1,184 @@
+"""Associative recall: pairs of a key and a value, then a key; the answer is its value."""
+
+from __future__ import annotations
+
+import random
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from mecheval import rng
+from mecheval.errors import UserError
+from mecheval.kernels import kernel
+from mecheval.tasks.base import MAX_ATTEMPTS, TASKS, Task, TaskOptions
+from mecheval.tasks.corpus import Corpus, Document, Query, small_ints
+from mecheval.tasks.holdout import Holdout, allowed, holdout
+from mecheval.types import BOS, EOS, FACTS, FIRST_SYMBOL, ROLES, Split
+
+
+class AROptions(TaskOptions):
+    """Options of associative recall."""
+
+    pairs: int = Field(16, ge=1, description="key-value pairs in a document")
+    keys: int = Field(4096, ge=1, lt=1 << 24, description="key symbols")
+    values: int = Field(4096, ge=1, lt=1 << 24, description="value symbols, disjoint from the keys")
+    queries: int = Field(1, ge=1, description="queries in a document, about different pairs")
+    query: Literal["key", "value"] = Field("key", description="what is asked; value = reverse recall")
+    holdout: float = Field(0.0, ge=0, lt=1, description="share of (key, value) pairs that only test asks about")
+    holdout_seed: int = Field(0, ge=0, description="which pairs those are")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for name, size in (("keys", self.keys), ("values", self.values)):
+            if self.pairs > size:
+                raise ValueError(f"pairs={self.pairs} distinct {name} cannot be drawn from {name}={size}")
+        if self.queries > self.pairs:
+            raise ValueError(f"queries={self.queries} cannot exceed pairs={self.pairs}: each asks another pair")
+        return self
+
+
+@TASKS.register("ar")
+class AR(Task):
+    """Associative recall: `BOS k1 v1 k2 v2 ... EOS k2 v2 EOS`; every key and value occurs once in the body."""
+
+    name = "ar"
+    Options = AROptions
+    presets = {"paper": {}, "laptop": {"pairs": 8, "keys": 64, "values": 64}}
+    options: AROptions
+
+    @property
+    def vocab_size(self) -> int:
+        """Frame, keys, values, in this order."""
+        return FIRST_SYMBOL + self.options.keys + self.options.values
+
+    @property
+    def max_tokens(self) -> int:
+        """All documents have this length."""
+        return 2 * self.options.pairs + 2 * self.options.queries + 3
+
+    def symbol(self, token: int) -> str:
+        """k0, k1, ... and v0, v1, ..."""
+        number = token - FIRST_SYMBOL
+        if number < 0:
+            return super().symbol(token)
+        return f"k{number}" if number < self.options.keys else f"v{number - self.options.keys}"
+
+    def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        """Symbols of the key's own kind that are not in the document, so that the query matches nothing.
+
+        Where the document uses all of them (pairs = keys), any other of them.
+        """
+        o = self.options
+        low, size = (FIRST_SYMBOL, o.keys) if o.query == "key" else (FIRST_SYMBOL + o.keys, o.values)
+        symbols = np.arange(low, low + size)
+        free = np.setdiff1d(symbols, tokens, assume_unique=False)
+        return free if len(free) else symbols[symbols != tokens[key]]
+
+    def document(self, random: random.Random, split: Split) -> Document:
+        """One document; drafts in which too few pairs may be asked are drawn again."""
+        o = self.options
+        side = self._side(split)
+        for _ in range(MAX_ATTEMPTS):
+            keys = random.sample(range(o.keys), o.pairs)
+            values = random.sample(range(o.values), o.pairs)
+            eligible = [i for i in range(o.pairs) if side.allows(keys[i], values[i])]
+            if len(eligible) >= o.queries:
+                break
+        else:
+            raise UserError(self._gave_up(split))
+        body = [s for k, v in zip(keys, values, strict=True) for s in (FIRST_SYMBOL + k, FIRST_SYMBOL + o.keys + v)]
+        queries = []
+        for i in random.sample(eligible, o.queries):
+            here, there = (2 * i, 2 * i + 1) if o.query == "key" else (2 * i + 1, 2 * i)
+            queries.append(Query(body[here], body[there], here, there, 2 * i + 2, eligible=len(eligible)))
+        return Document(body, queries, pairs=o.pairs)
+
+    def _fill(self, n: int, split: Split, seed: int = 0, start: int = 0) -> Corpus:
+        o, length = self.options, self.max_tokens
+        side = self._side(split)
+        tokens = np.empty((n, length), np.int32)
+        roles = np.empty((n, len(ROLES)), np.int32)
+        facts = np.empty((n, len(FACTS)), np.int32)
+        predict_at, targets = np.empty((n, o.queries), np.int32), np.empty((n, o.queries), np.int32)
+        sizes = (o.pairs, o.keys, o.values, o.queries, o.query == "value")
+        if not fill(rng.key(seed, split), start, *sizes, *side, tokens, roles, predict_at, targets, facts):
+            raise UserError(self._gave_up(split))
+        starts = np.arange(n + 1, dtype=np.int64) * length
+        flat = tokens.ravel().astype(small_ints(self.vocab_size))
+        return Corpus(flat, starts, roles, predict_at, targets, facts, first=start)
+
+    def _side(self, split: Split) -> Holdout:
+        o = self.options
+        return holdout(o.holdout, o.holdout_seed, split, o.keys, o.values)
+
+    def _gave_up(self, split: Split) -> str:
+        o = self.options
+        return (
+            f"ar: {MAX_ATTEMPTS} drafts of a {split} document had fewer than queries={o.queries} pairs that "
+            f"holdout={o.holdout} lets {split} ask; use more pairs, fewer queries or another holdout."
+        )
+
+
+@kernel
+def draw_distinct(state: rng.U64, pool: NDArray[np.int64], swaps: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    """Fill `out` with distinct members of `pool` = 0, 1, 2, ...; the pool is put back in order afterwards.
+
+    A Fisher-Yates shuffle stopped after len(out) swaps, which are then undone: work in len(out), not in len(pool).
+    """
+    for i in range(len(out)):
+        j = i + rng.below(state, len(pool) - i)
+        pool[i], pool[j] = pool[j], pool[i]
+        swaps[i], out[i] = j, pool[i]
+    for i in range(len(out) - 1, -1, -1):
+        j = swaps[i]
+        pool[i], pool[j] = pool[j], pool[i]
+
+
+@kernel
+def fill(
+    stream: np.uint64, start: int, pairs: int, n_keys: int, n_values: int, queries: int, reverse: bool,
+    hash_key: np.uint64, cut: np.uint64, held_out: bool,
+    tokens: NDArray[np.int32], roles: NDArray[np.int32], predict_at: NDArray[np.int32],
+    targets: NDArray[np.int32], facts: NDArray[np.int32],
+) -> bool:  # fmt: skip
+    """`AR.document` for many documents; False when one was given up. Role and fact columns as in ROLES, FACTS."""
+    key_pool, value_pool = np.arange(n_keys), np.arange(n_values)
+    keys, values, swaps = np.empty(pairs, np.int64), np.empty(pairs, np.int64), np.empty(pairs, np.int64)
+    eligible, asked = np.empty(pairs, np.int64), np.empty(queries, np.int64)
+    state = np.empty(1, np.uint64)
+    divider = 2 * pairs + 1
+    for row in range(len(tokens)):
+        state[0] = rng.fold(stream, np.uint64(start + row))
+        count = 0
+        for _ in range(MAX_ATTEMPTS):
+            draw_distinct(state, key_pool, swaps, keys)
+            draw_distinct(state, value_pool, swaps, values)
+            count = 0
+            for i in range(pairs):
+                eligible[count] = i
+                count += allowed(hash_key, cut, held_out, keys[i], values[i])
+            if count >= queries:
+                break
+        if count < queries:
+            return False
+        for j in range(queries):
+            other = j + rng.below(state, count - j)
+            eligible[j], eligible[other] = eligible[other], eligible[j]
+            asked[j] = eligible[j]
+
+        text = tokens[row]
+        text[0], text[divider], text[-1] = BOS, EOS, EOS
+        for i in range(pairs):
+            text[1 + 2 * i], text[2 + 2 * i] = FIRST_SYMBOL + keys[i], FIRST_SYMBOL + n_keys + values[i]
+        for j in range(queries):
+            here, there = 1 + 2 * asked[j] + reverse, 2 + 2 * asked[j] - reverse
+            place = divider + 1 + 2 * j
+            text[place], text[place + 1] = text[here], text[there]
+            predict_at[row, j], targets[row, j] = place, text[there]
+            if j == 0:
+                roles[row, 0], roles[row, 1], roles[row, 2] = 0, here, there
+                roles[row, 3], roles[row, 4], roles[row, 5] = 3 + 2 * asked[0], divider, place
+                facts[row, 0], facts[row, 1], facts[row, 2], facts[row, 3] = pairs, there - here, 0, count
+    return True

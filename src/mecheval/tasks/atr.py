@@ -1,0 +1,274 @@
+"""Associative treecall: recall over trees that a random grammar draws; the answer is, say, the query's parent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator, model_validator
+
+from mecheval import rng
+from mecheval.errors import UnknownName, UserError
+from mecheval.tasks import atr_kernel
+from mecheval.tasks.atr_kernel import KINDS
+from mecheval.tasks.base import MAX_ATTEMPTS, TASKS, Task, TaskOptions
+from mecheval.tasks.corpus import Corpus, Document, Query, small_ints
+from mecheval.tasks.holdout import Holdout, holdout
+from mecheval.tasks.lengths import length_range
+from mecheval.tasks.pcfg import Grammar
+from mecheval.types import FACTS, FIRST_SYMBOL, ROLES, Split
+
+CHUNK_TOKENS = 1 << 20
+"""Documents are drawn into a buffer of this size and then packed; it bounds the memory beyond the result."""
+
+
+class ATROptions(TaskOptions):
+    """Options of associative treecall; the first eight are the grammar's."""
+
+    terminals: int = Field(20, ge=1, lt=1 << 24, description="|Σ|, terminal symbols")
+    nonterminals: int = Field(40, ge=1, description="|N|, nonterminal symbols")
+    max_depth: int = Field(10, ge=1, description="levels of nonterminals; children are on deeper levels")
+    max_rhs: int = Field(5, ge=2, description="L_max, symbols on a right-hand side, the head included")
+    max_rules: int = Field(5, ge=1, description="R_max, rules of a nonterminal")
+    head: Literal["left", "right"] = Field("right", description="where the head terminal (the parent) stands")
+    terminal_weight: float = Field(20.0, ge=0, description="r_Σ, weight of a terminal child against 1 a nonterminal")
+    grammar_seed: int = Field(0, ge=0, description="which grammar is drawn")
+    grammar: dict[str, Any] | None = Field(None, description="your own grammar (a file or its data) instead")
+    query: tuple[str, ...] = Field(("parent",), description=f"what is asked: one or more of {', '.join(KINDS)}")
+    queries: int = Field(1, ge=1, description="queries in a document, all different")
+    min_length: int = Field(3, ge=2, description="terminals of the shortest document")
+    max_length: int = Field(1024, ge=2, lt=1 << 24, description="terminals of the longest document")
+    holdout: float = Field(0.0, ge=0, lt=1, description="share of (query, answer) symbols that only test asks about")
+    holdout_seed: int = Field(0, ge=0, description="which combinations those are")
+
+    @field_validator("grammar", mode="before")
+    @classmethod
+    def _plain_grammar(cls, value: Any) -> Any:
+        if isinstance(value, str | Path):
+            value = Grammar.load(value)
+        return value.to_dict() if isinstance(value, Grammar) else value
+
+    @field_validator("query", mode="before")
+    @classmethod
+    def _known_kinds(cls, value: Any) -> tuple[str, ...]:
+        kinds = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+        for kind in kinds:
+            if kind not in KINDS:
+                raise UnknownName("query type", str(kind), KINDS)
+        if not kinds or len(set(kinds)) < len(kinds):
+            raise ValueError(f"name one or more different query types of {', '.join(KINDS)}")
+        return kinds
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length={self.min_length} exceeds max_length={self.max_length}")
+        return self
+
+
+@dataclass(eq=False)
+class Node:
+    """A symbol of a sentential form, and the head terminal above it; `rule` is set on heads."""
+
+    symbol: str
+    parent: Node | None
+    rule: int = -1
+
+
+@TASKS.register("atr")
+class ATR(Task):
+    """Associative treecall: `BOS sentence EOS child parent EOS`; a query means its symbol's rightmost occurrence."""
+
+    name = "atr"
+    Options = ATROptions
+    presets = {
+        "paper": {},
+        "paper_long": {"max_rhs": 10},
+        "paper_vocab": {"terminals": 8192},
+        "laptop": {"max_length": 64},
+    }
+    options: ATROptions
+
+    def __init__(self, options: ATROptions) -> None:
+        super().__init__(options)
+        shape = ("terminals", "nonterminals", "max_depth", "max_rhs", "max_rules", "head", "terminal_weight")
+        if options.grammar is not None:
+            self.grammar = Grammar.from_dict(options.grammar)
+        else:
+            self.grammar = Grammar.draw(options.grammar_seed, **{name: getattr(options, name) for name in shape})
+        self._shortest, self._longest = length_range(self.grammar)
+        if self._shortest > options.max_length:
+            raise UserError(
+                f"atr: this grammar only makes documents of {self._shortest} or more terminals, "
+                f"but max_length={options.max_length}."
+            )
+        if self._longest < options.min_length:
+            raise UserError(
+                f"atr: this grammar only makes documents of at most {self._longest:.0f} terminals, "
+                f"but min_length={options.min_length}."
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        """Frame and terminals, then a token for each query type when there are several."""
+        several = len(self.options.query) > 1
+        return FIRST_SYMBOL + len(self.grammar.terminals) + (len(KINDS) if several else 0)
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest sentence, with its frame."""
+        o = self.options
+        return self._limit + 3 + o.queries * (3 if len(o.query) > 1 else 2)
+
+    def symbol(self, token: int) -> str:
+        """The terminal's name in the grammar; ?parent and so on for query types."""
+        number = token - FIRST_SYMBOL
+        if number < 0:
+            return super().symbol(token)
+        names = self.grammar.terminals
+        return names[number] if number < len(names) else f"?{KINDS[number - len(names)]}"
+
+    def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        """Every other terminal."""
+        terminals = np.arange(FIRST_SYMBOL, FIRST_SYMBOL + len(self.grammar.terminals))
+        return terminals[terminals != tokens[key]]
+
+    def document(self, random: random.Random, split: Split) -> Document:
+        """One document: derive sentences until one has an admissible length and can be asked about."""
+        o = self.options
+        asked_kinds = [random.choice(o.query) for _ in range(o.queries)]
+        rejected = {"short": 0, "long": 0, "mute": 0}
+        for _ in range(MAX_ATTEMPTS):
+            sentence = self.derive(random)
+            if sentence is None or len(sentence) < o.min_length:
+                rejected["long" if sentence is None else "short"] += 1
+                continue
+            position = {id(node): i for i, node in enumerate(sentence)}
+            symbols = [self.grammar.terminals.index(node.symbol) for node in sentence]
+            parents = [-1 if node.parent is None else position[id(node.parent)] for node in sentence]
+            asked: list[tuple[str, int]] = []
+            queries: list[Query] = []
+            for kind in asked_kinds:
+                possible = eligible_queries(kind, symbols, parents, self._side(split))
+                fresh = [(g, i, a) for g, i, a in possible if (kind, i) not in asked]
+                if not fresh:
+                    break
+                chosen = random.choice(sorted({g for g, _, _ in fresh}))
+                i, a = random.choice([(i, a) for g, i, a in fresh if g == chosen])
+                asked.append((kind, i))
+                token = self._kind_token(kind) if len(o.query) > 1 else None
+                word, answer = FIRST_SYMBOL + symbols[i], FIRST_SYMBOL + symbols[a]
+                queries.append(Query(word, answer, i, a, a + 1, token, len(possible)))
+            if len(queries) < o.queries:
+                rejected["mute"] += 1
+                continue
+            depth, node = 0, parents[queries[0].key]
+            while node >= 0:
+                depth, node = depth + 1, parents[node]
+            body = [FIRST_SYMBOL + symbol for symbol in symbols]
+            rules = [node.rule for node in sentence]
+            return Document(body, queries, parents, rules, pairs=len(body) - 1, depth=depth)
+        raise UserError(self._gave_up(list(rejected.values())))
+
+    def derive(self, random: random.Random) -> list[Node] | None:
+        """A derivation's terminals in order: rewrite the leftmost nonterminal until none is left; None = too long."""
+        grammar = self.grammar
+        form = [Node(random.choice(grammar.start), None)]
+        i = 0
+        while i < len(form):
+            name, above = form[i].symbol, form[i].parent
+            if name not in grammar.rules:
+                i += 1
+                continue
+            rules = grammar.rules[name]
+            [j] = random.choices(range(len(rules)), [rule.probability for rule in rules])
+            head = Node(random.choices(grammar.terminals, grammar.heads[name])[0], above, self._first_rule[name] + j)
+            children = [Node(child, head) for child in rules[j].children]
+            form[i : i + 1] = [*children, head] if grammar.head == "right" else [head, *children]
+            if len(form) > self.options.max_length:
+                return None  # every symbol becomes at least one terminal
+        return form
+
+    def _fill(self, n: int, split: Split, seed: int = 0, start: int = 0) -> Corpus:
+        o, stream = self.options, rng.key(seed, split)
+        room = max(CHUNK_TOKENS, 2 * self.max_tokens)
+        tokens, tree, heads = (np.empty(room, np.int32) for _ in range(3))
+        starts, rejected = np.zeros(n + 1, np.int64), np.zeros(3, np.int64)
+        roles, facts = np.empty((n, len(ROLES)), np.int32), np.empty((n, len(FACTS)), np.int32)
+        predict_at, targets = np.empty((n, o.queries), np.int32), np.empty((n, o.queries), np.int32)
+        kinds = np.array([KINDS.index(kind) for kind in o.query])
+        packed: list[tuple[NDArray[np.integer], ...]] = []
+        done = 0
+        while done < n:
+            wrote = atr_kernel.fill(
+                stream, start + done, *self._tables, *self._side(split),
+                o.min_length, self._limit, kinds, FIRST_SYMBOL + len(self.grammar.terminals), MAX_ATTEMPTS,
+                tokens, tree, heads, starts[done:],
+                roles[done:], predict_at[done:], targets[done:], facts[done:], rejected,
+            )  # fmt: skip
+            if rejected.sum() >= MAX_ATTEMPTS:
+                raise UserError(self._gave_up(rejected.tolist()))
+            used = starts[done + wrote] - starts[done]
+            small = (small_ints(self.vocab_size), small_ints(self.max_tokens), small_ints(len(self._tables.rule_cuts)))
+            packed.append(tuple(a[:used].astype(t) for a, t in zip((tokens, tree, heads), small, strict=True)))
+            done += wrote
+        flat, parents, rules = (np.concatenate(parts) for parts in zip(*packed, strict=True))
+        return Corpus(flat, starts, roles, predict_at, targets, facts, start, parents, rules)
+
+    @cached_property
+    def _tables(self) -> atr_kernel.Tables:
+        return atr_kernel.tables(self.grammar)
+
+    @cached_property
+    def _first_rule(self) -> dict[str, int]:
+        """Rules are numbered through all nonterminals; here is each one's first."""
+        return dict(zip(self.grammar.nonterminals, self._tables.first_rule.tolist()[:-1], strict=True))
+
+    @property
+    def _limit(self) -> int:
+        return int(min(self._longest, self.options.max_length))
+
+    def _kind_token(self, kind: str) -> int:
+        return FIRST_SYMBOL + len(self.grammar.terminals) + KINDS.index(kind)
+
+    def _side(self, split: Split) -> Holdout:
+        o, size = self.options, len(self.grammar.terminals)
+        return holdout(o.holdout, o.holdout_seed, split, size, size)
+
+    def _gave_up(self, rejected: Sequence[int]) -> str:
+        o = self.options
+        short, long, mute = rejected
+        return (
+            f"atr: gave up after {MAX_ATTEMPTS} drafts of one document: {short} were shorter than "
+            f"min_length={o.min_length}, {long} longer than max_length={o.max_length}, and {mute} could not be asked "
+            f"{o.queries} {' or '.join(o.query)} question(s). Change these limits or the grammar."
+        )
+
+
+def eligible_queries(kind: str, symbols: list[int], parents: list[int], side: Holdout) -> list[tuple[int, int, int]]:
+    """All (group, query position, answer position) that may be asked about a tree.
+
+    A query means the rightmost occurrence of its symbol. One group is drawn first, then a query in it; the group
+    is the answering parent (parent, grandparent), the common parent (sibling) or the query itself (child).
+    """
+    n = len(symbols)
+    rightmost = [i for i in range(n) if symbols[i] not in symbols[i + 1 :]]
+    children: dict[int, list[int]] = {i: [j for j in range(n) if parents[j] == i] for i in range(n)}
+    found = []
+    for i in rightmost:
+        above = parents[i]
+        if kind == "parent" and above >= 0:
+            found.append((above, i, above))
+        elif kind == "grandparent" and above >= 0 and parents[above] >= 0:
+            found.append((parents[above], i, parents[above]))
+        elif kind == "sibling" and above >= 0 and children[above][-1] in rightmost:
+            found.append((above, i, children[above][-1]))
+        elif kind == "child" and children[i]:
+            found.append((i, i, children[i][-1]))
+    return [(group, i, a) for group, i, a in found if side.allows(symbols[i], symbols[a])]

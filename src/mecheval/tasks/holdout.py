@@ -1,0 +1,67 @@
+"""Which (key, value) combinations only test may ask about."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from mecheval import rng
+from mecheval.kernels import kernel
+from mecheval.types import Split
+
+COUNTED = 1 << 20
+"""Up to so many combinations the held-out share is exact; above, it is exact to within about 0.1 %."""
+
+
+class Holdout(NamedTuple):
+    """A split's side of the hold-out, decided by a fixed hash of (seed, key, value).
+
+    Combinations whose hash is below `cut` are held out: only test asks them, train and dev never do.
+    """
+
+    hash_key: np.uint64
+    cut: np.uint64
+    held_out: bool  # whether this split asks the held-out ones, or the others
+
+    def allows(self, key: int, value: int) -> bool:
+        """Whether this split may ask `key` when the answer is `value` (symbol numbers, not token ids)."""
+        return bool(allowed(self.hash_key, self.cut, self.held_out, key, value))
+
+
+@kernel
+def combination(hash_key: np.uint64, key: int, value: int) -> np.uint64:
+    """The hash of one combination."""
+    return rng.fold(rng.fold(hash_key, np.uint64(key)), np.uint64(value))
+
+
+@kernel
+def allowed(hash_key: np.uint64, cut: np.uint64, held_out: bool, key: int, value: int) -> bool:
+    """`Holdout.allows` for kernels."""
+    return (combination(hash_key, key, value) < cut) == held_out
+
+
+@kernel
+def _combinations(hash_key: np.uint64, keys: int, values: int) -> rng.U64:
+    """The hashes of all combinations, (keys * values,)."""
+    hashes = np.empty(keys * values, np.uint64)
+    for k in range(keys):
+        for v in range(values):
+            hashes[k * values + v] = combination(hash_key, k, v)
+    return hashes
+
+
+@lru_cache
+def _cut(hash_key: np.uint64, share: float, keys: int, values: int) -> np.uint64:
+    total = keys * values
+    if share == 0 or total > COUNTED:
+        return np.uint64(int(share * (1 << 64)))
+    held = min(max(round(share * total), 1), total - 1)  # neither side is left empty
+    return np.uint64(np.partition(_combinations(hash_key, keys, values), held)[held])
+
+
+def holdout(share: float, seed: int, split: Split, keys: int, values: int) -> Holdout:
+    """The side of `split` when `share` of keys x values combinations is held out; 0 allows all everywhere."""
+    hash_key = rng.key(seed, "holdout")
+    return Holdout(hash_key, _cut(hash_key, share, keys, values), held_out=share > 0 and split == "test")

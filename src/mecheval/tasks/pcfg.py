@@ -1,0 +1,191 @@
+"""Probabilistic grammars in (right-)Greibach normal form: values to draw, write by hand, save, load and inspect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from mecheval import rng
+from mecheval.errors import UnknownName, UserError
+
+Head = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One right-hand side: its children in order; the head terminal stands left or right of them."""
+
+    children: tuple[str, ...]
+    probability: float
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A grammar: every expansion of a nonterminal draws a rule and a head terminal, independently.
+
+    The head terminal is the parent of all that the expansion creates. It comes from the nonterminal's own
+    distribution, whichever rule was drawn.
+    """
+
+    head: Head
+    terminals: tuple[str, ...]
+    rules: dict[str, tuple[Rule, ...]]  # nonterminal -> its rules, probabilities summing to 1
+    heads: dict[str, tuple[float, ...]]  # nonterminal -> probability of each terminal, summing to 1
+    start: tuple[str, ...]  # a document starts from one of these, uniformly
+
+    def __post_init__(self) -> None:
+        problem = next(self._problems(), None)
+        if problem:
+            raise UserError(f"grammar: {problem}.")
+
+    def _problems(self) -> Iterator[str]:
+        if not self.terminals or not self.rules or not self.start:
+            yield "it is empty; it needs terminals and at least one nonterminal with a rule"
+        clash = set(self.terminals) & set(self.rules)
+        if clash:
+            yield f"{sorted(clash)[0]!r} is both a terminal and a nonterminal"
+        if len(set(self.terminals)) < len(self.terminals):
+            yield "a terminal is listed twice"
+        if self.head not in ("left", "right"):
+            yield f"head is {self.head!r}; choices: left, right"
+        symbols = {*self.terminals, *self.rules}
+        for name in self.start:
+            if name not in self.rules:
+                yield f"start symbol {name!r} has no rules"
+        for name, rules in self.rules.items():
+            if not rules:
+                yield f"nonterminal {name!r} has no rules"
+            for rule in rules:
+                for child in rule.children:
+                    if child not in symbols:
+                        yield str(UnknownName(f"symbol in a rule of {name!r}", child, symbols)).rstrip(".")
+
+    @property
+    def nonterminals(self) -> tuple[str, ...]:
+        """Names in order; the kernels number them so."""
+        return tuple(self.rules)
+
+    # ---- drawing ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def draw(
+        cls, seed: int, *, terminals: int = 20, nonterminals: int = 40, max_depth: int = 10, max_rhs: int = 5,
+        max_rules: int = 5, head: Head = "right", terminal_weight: float = 20,
+    ) -> Grammar:  # fmt: skip
+        """A random grammar without recursion: a nonterminal's children are deeper than itself."""
+        state = rng.generator(rng.key(seed, "grammar"))
+        words = tuple(f"t{i}" for i in range(terminals))
+        names = [f"N{i}" for i in range(nonterminals)]
+        depth = {name: 1 + rng.below(state, max_depth) for name in names}
+        rules = {}
+        for name in names:
+            deeper = [other for other in names if depth[other] > depth[name]]
+            terminal_share = terminal_weight / (len(deeper) + terminal_weight) if deeper else 1.0
+            drawn = []
+            for _ in range(1 + rng.below(state, max_rules)):
+                children = []
+                for _ in range(1 + rng.below(state, max_rhs - 1)):
+                    pool = words if rng.bits53(state) < terminal_share * rng.ONE else deeper
+                    children.append(pool[rng.below(state, len(pool))])
+                drawn.append(tuple(children))
+            shares = rng.dirichlet(state, len(drawn))
+            rules[name] = tuple(Rule(c, float(p)) for c, p in zip(drawn, shares, strict=True))
+        heads = {name: tuple(rng.dirichlet(state, terminals).tolist()) for name in names}
+        return cls(head, words, rules, heads, start=tuple(names))
+
+    # ---- files -----------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as in a grammar file."""
+        nonterminals = {
+            name: {
+                "heads": {t: p for t, p in zip(self.terminals, self.heads[name], strict=True) if p > 0},
+                "rules": [{"weight": r.probability, "children": list(r.children)} for r in rules],
+            }
+            for name, rules in self.rules.items()
+        }
+        return {
+            "head": self.head, "terminals": list(self.terminals), "start": list(self.start),
+            "nonterminals": nonterminals,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Grammar:
+        """The grammar that plain data describes.
+
+        `nonterminals` maps each name to its `rules` (each a list of children, or `{children, weight}`; weights
+        are normalised, default 1) and optionally its `heads` (terminal -> weight, default uniform).
+        `terminals` is a list of names or a number. `start` (default: every nonterminal) and `head` (default
+        right) are optional.
+        """
+        top = _mapping(data, "the file", {"head", "terminals", "start", "nonterminals"})
+        listed = top.get("terminals", [])
+        terminals = tuple(f"t{i}" for i in range(listed)) if isinstance(listed, int) else tuple(map(str, listed))
+        rules, heads = {}, {}
+        for name, entry in _mapping(top.get("nonterminals", {}), "nonterminals").items():
+            parts = _mapping(entry, f"nonterminal {name!r}", {"heads", "rules"})
+            rules[name] = _rules(name, parts.get("rules", []))
+            given = _mapping(parts.get("heads", dict.fromkeys(terminals, 1)), f"heads of {name!r}")
+            for terminal in given:
+                if terminal not in terminals:
+                    raise UserError(f"grammar: {UnknownName(f'head terminal of {name!r}', terminal, terminals)}")
+            heads[name] = tuple(_shares([given.get(t, 0) for t in terminals], f"heads of {name!r}"))
+        start = tuple(top.get("start") or rules)
+        return cls(top.get("head", "right"), terminals, rules, heads, start)
+
+    def save(self, path: str | Path) -> None:
+        """Write the grammar as JSON; loading it gives the same grammar to the last bit."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Grammar:
+        """Read a grammar file: JSON, or YAML when its name ends so."""
+        path = Path(path)
+        try:
+            text = path.read_text()
+            data = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
+        except OSError as error:
+            raise UserError(f"grammar: cannot read {path}: {error.strerror}.") from None
+        except (ValueError, yaml.YAMLError) as error:
+            raise UserError(f"grammar: {path} is not valid {path.suffix[1:] or 'JSON'}: {_one_line(error)}.") from None
+        return cls.from_dict(data)
+
+
+def _mapping(data: Any, what: str, allowed: set[str] | None = None) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise UserError(f"grammar: {what} must map names to values (got {type(data).__name__}).")
+    for name in data:
+        if allowed and name not in allowed:
+            raise UserError(f"grammar: {UnknownName(f'field of {what}', str(name), allowed)}")
+    return {str(name): value for name, value in data.items()}
+
+
+def _rules(name: str, listed: Any) -> tuple[Rule, ...]:
+    entries = [entry if isinstance(entry, Mapping) else {"children": entry} for entry in listed]
+    for entry in entries:
+        _mapping(entry, f"a rule of {name!r}", {"children", "weight"})
+    shares = _shares([entry.get("weight", 1) for entry in entries], f"rules of {name!r}") if entries else []
+    return tuple(
+        Rule(tuple(map(str, entry.get("children", []))), p) for entry, p in zip(entries, shares, strict=True)
+    )
+
+
+def _shares(weights: list[Any], what: str) -> list[float]:
+    try:
+        array = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"grammar: the weights of {what} must be numbers (got {weights}).") from None
+    if not np.isfinite(array).all() or (array < 0).any() or array.sum() <= 0:
+        raise UserError(f"grammar: the weights of {what} must be finite, not negative and not all 0.")
+    shares: list[float] = (array / array.sum()).tolist()
+    return shares
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")

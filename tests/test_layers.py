@@ -1,0 +1,34 @@
+"""Data flows one way; imports never point back up the line."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import mecheval
+
+ROOMS = ["errors", "registry", "kernels", "rng", "types", "tasks", "ops", "model", "mixers", "show", "cli"]
+SRC = Path(mecheval.__file__).parent
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else "cli"
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mecheval"):
+            full = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "mecheval" else [node.module]
+            found |= {room(name) for name in full}
+    return found
+
+
+def test_imports_never_point_back_up_the_line() -> None:
+    for path in sorted(SRC.rglob("*.py")):
+        if path == SRC / "__init__.py":
+            continue
+        here = path.relative_to(SRC).parts[0].removesuffix(".py")
+        assert here in ROOMS, f"{here} has no place in the line: add it to ROOMS"
+        for other in imported(path):
+            assert ROOMS.index(other) <= ROOMS.index(here), f"{path.name} imports {other}, which comes after {here}"
