@@ -19,7 +19,9 @@ def imported(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mecheval"):
-            full = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "mecheval" else [node.module]
+            full = (
+                [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "mecheval" else [node.module]
+            )
             found |= {room(name) for name in full}
     return found
 

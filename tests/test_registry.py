@@ -57,7 +57,11 @@ def test_a_name_cannot_be_taken_twice() -> None:
         ("ar", {"pairs": 2, "queries": 3}, "ar: queries=3 cannot exceed pairs=2"),
         ("ar", {"query": "both"}, "ar: query: input should be 'key' or 'value' (got 'both')"),
         ("ar", {"holdout": 1.0}, "ar: holdout: input should be less than 1 (got 1.0)"),
-        ("ar", {"preset": "papers"}, "unknown preset of ar 'papers'. Did you mean 'paper'? Choices: laptop, paper."),
+        (
+            "ar",
+            {"preset": "papers"},
+            "unknown preset of ar 'papers'. Did you mean 'paper'? Choices: laptop, paper.",
+        ),
         ("atr", {"terminals": 0}, "atr: terminals: input should be greater than or equal to 1 (got 0)"),
         ("atr", {"query": "cousin"}, "unknown query type 'cousin'"),
         ("atr", {"query": ["parent", "parent"]}, "one or more different query types"),

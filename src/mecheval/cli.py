@@ -14,7 +14,7 @@ from rich.console import Console
 
 from mecheval import show
 from mecheval.errors import UserError
-from mecheval.tasks import ATR, TASKS, build_task
+from mecheval.tasks import ATR, TASKS, Task, build_task
 from mecheval.tasks.lengths import expected_length, length_distribution
 
 app = typer.Typer(
@@ -67,18 +67,20 @@ def task_options(assignments: list[str] | None, rest: list[str]) -> dict[str, An
     return options
 
 
+def describe(cls: type[Task]) -> dict[str, Any]:
+    """A task's presets and options as plain data."""
+    options = {
+        name: {"default": info.default, "help": info.description} for name, info in cls.Options.model_fields.items()
+    }
+    return {"presets": {preset: dict(values) for preset, values in cls.presets.items()}, "options": options}
+
+
 @lists.command("tasks")
 def list_tasks(as_json: AsJson = False) -> None:
     """Tasks with their presets and options."""
     tasks = {name: TASKS.get(name) for name in TASKS.names()}
     if as_json:
-        print_json({
-            name: {
-                "presets": {preset: dict(values) for preset, values in cls.presets.items()},
-                "options": {k: {"default": f.default, "help": f.description} for k, f in cls.Options.model_fields.items()},
-            }
-            for name, cls in tasks.items()
-        })  # fmt: skip
+        print_json({name: describe(cls) for name, cls in tasks.items()})
         return
     console.print(show.task_table(tasks))
 
@@ -124,7 +126,9 @@ def sample(
             "documents": documents, "statistics": {"n": many, **stats},
         })  # fmt: skip
         return
-    console.print(f"{task_name}: vocabulary {task.vocab_size:,}, at most {task.max_tokens} tokens; {split}, seed {seed}")
+    console.print(
+        f"{task_name}: vocabulary {task.vocab_size:,}, at most {task.max_tokens} tokens; {split}, seed {seed}"
+    )
     console.print(show.legend())
     for i in range(n):
         console.print()

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-
 T = TypeVar("T", bound=BaseModel)
 
 
@@ -40,7 +39,8 @@ def parse_options(model: type[T], owner: str, values: dict[str, Any]) -> T:
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if not where:
+    message = problem["msg"].removeprefix("Value error, ")
+    if not where or isinstance(problem.get("ctx", {}).get("error"), UserError):
         return message
-    return f"{where}: {message[0].lower()}{message[1:]} (got {problem['input']!r})"
+    got = repr(problem["input"])
+    return f"{where}: {message[0].lower()}{message[1:]} (got {got if len(got) < 80 else got[:77] + '...'})"

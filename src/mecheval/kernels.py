@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., object])
 
+REASSOCIATED = {"reassoc", "contract", "nsz", "arcp"}
+"""Liberties with the order of float operations; NaN and infinity keep their meaning."""
+
 
 def kernel(function: F) -> F:
     """Compile to machine code, cached on disk; no fast-math, so that results are the same everywhere."""
-    compiled: F = numba.njit(cache=True, error_model="numpy")(function)
-    return compiled
+    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
 
 
 def fast_kernel(function: F) -> F:
     """As `kernel`, with additions reassociated and products fused, so that sums over an array vectorise."""
-    compiled: F = numba.njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"})(
-        function
-    )
-    return compiled
+    return cast(F, numba.njit(cache=True, error_model="numpy", fastmath=REASSOCIATED)(function))

@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 from mecheval.errors import UnknownName, UserError
 
-
 T = TypeVar("T")
 
 

@@ -60,7 +60,7 @@ def below(state: U64, n: int) -> int:
         floor = (_TWO32 - size) % size
         while (product & _LOW32) < floor:
             product = (next64(state) >> _S32) * size
-    return np.int64(product >> _S32)
+    return int(product >> _S32)
 
 
 @kernel

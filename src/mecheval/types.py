@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Literal, Self, get_args
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mecheval.errors import UnknownName
+
+if TYPE_CHECKING:  # drawing and listing documents needs no torch, which is slow to import
+    import torch
+    from torch import Tensor
 
 PAD, BOS, EOS = 0, 1, 2
 FIRST_SYMBOL = 3
@@ -61,22 +63,20 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, rows: slice | Tensor) -> Self:
+    def __getitem__(self, rows: slice | Tensor) -> Batch:
         """The same batch with only these documents (a slice, or row numbers), not cut to a shorter length."""
+        return self._each(lambda tensor: tensor[rows])
 
-        def take(value: Tensor | dict[str, Tensor] | None) -> Tensor | dict[str, Tensor] | None:
-            if value is None:
-                return None
-            return {name: v[rows] for name, v in value.items()} if isinstance(value, dict) else value[rows]
-
-        return replace(self, **{f.name: take(getattr(self, f.name)) for f in fields(self)})
-
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
+        return self._each(lambda tensor: tensor.to(device))
 
-        def move(value: Tensor | dict[str, Tensor] | None) -> Tensor | dict[str, Tensor] | None:
-            if value is None:
-                return None
-            return {k: v.to(device) for k, v in value.items()} if isinstance(value, dict) else value.to(device)
-
-        return replace(self, **{f.name: move(getattr(self, f.name)) for f in fields(self)})
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        changed: dict[str, Any] = {}
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if isinstance(value, dict):
+                changed[part.name] = {name: change(tensor) for name, tensor in value.items()}
+            else:
+                changed[part.name] = None if value is None else change(value)
+        return Batch(**changed)

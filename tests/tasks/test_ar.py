@@ -1,22 +1,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tasks.statistics import follows, same_distribution
 
 import mecheval as me
 from mecheval.errors import UserError
 from mecheval.tasks import AR, build_task
 from mecheval.tasks.holdout import holdout
-from mecheval.types import Batch
+from mecheval.types import SPLITS, Batch
+from tasks.statistics import follows, same_distribution
 
 ENOUGH = 1e-3  # seeds are fixed: a p-value below this would mean a real difference
 
 
-def ar(**options: object) -> AR:
+def ar(**options: Any) -> AR:
     task = build_task("ar", **options)
     assert isinstance(task, AR)
     return task
@@ -79,12 +80,14 @@ def test_multi_query_documents_ask_different_pairs() -> None:
         assert int(batch.answers[i]) == int(batch.targets[i, 0])
 
 
-@pytest.mark.parametrize("options", [{}, {"query": "value"}, {"queries": 2}, {"holdout": 0.4}, {"keys": 6, "values": 6}])
+@pytest.mark.parametrize(
+    "options", [{}, {"query": "value"}, {"queries": 2}, {"holdout": 0.4}, {"keys": 6, "values": 6}]
+)
 def test_fast_and_reference_have_one_distribution(options: dict[str, object]) -> None:
     task = ar(**{"pairs": 6, "keys": 12, "values": 10, **options})
-    for split in ("train", "test"):
+    for split in SPLITS:
         fast = task.corpus(12_000, split, seed=1).batch()
-        slow = task.reference(8_000, split, seed=2).batch()  # type: ignore[arg-type]
+        slow = task.reference(8_000, split, seed=2).batch()
         for column in (1, 2, 11, 12):
             assert same_distribution(fast.tokens[:, column], slow.tokens[:, column]) > ENOUGH
         for name in ("key", "value", "next_key"):
@@ -119,7 +122,10 @@ def test_held_out_pairs_are_asked_in_test_only() -> None:
 
 
 def test_hold_out_is_the_same_in_both_directions_and_for_every_sampling_seed() -> None:
-    forward, backward = ar(pairs=3, keys=9, values=9, holdout=0.3), ar(pairs=3, keys=9, values=9, holdout=0.3, query="value")
+    forward, backward = (
+        ar(pairs=3, keys=9, values=9, holdout=0.3),
+        ar(pairs=3, keys=9, values=9, holdout=0.3, query="value"),
+    )
     a, b = forward.sample(3000, "test", seed=5), backward.sample(3000, "test", seed=6)
     pairs = set(zip(a.tokens[:, -3].tolist(), a.answers.tolist(), strict=True))
     assert pairs == set(zip(b.answers.tolist(), b.tokens[:, -3].tolist(), strict=True))

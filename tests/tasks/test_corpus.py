@@ -21,7 +21,12 @@ def test_frame_places_everything_where_the_specification_says() -> None:
     assert batch.predict_at.tolist() == [[5]]
     assert batch.parents is not None
     assert batch.parents.tolist() == [[-1, 3, 3, -1, -1, -1, -1, -1]]
-    assert {name: int(v) for name, v in batch.facts.items()} == {"pairs": 2, "distance": 2, "depth": 1, "eligible": 2}
+    assert {name: int(v) for name, v in batch.facts.items()} == {
+        "pairs": 2,
+        "distance": 2,
+        "depth": 1,
+        "eligible": 2,
+    }
 
 
 def test_several_queries_follow_one_divider_and_types_are_predicted_from() -> None:

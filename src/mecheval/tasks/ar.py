@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,10 @@ class AR(Task):
 
     name = "ar"
     Options = AROptions
-    presets = {"paper": {}, "laptop": {"pairs": 8, "keys": 64, "values": 64}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "laptop": {"pairs": 8, "keys": 64, "values": 64},
+    }
     options: AROptions
 
     @property

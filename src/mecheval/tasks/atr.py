@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ class ATR(Task):
 
     name = "atr"
     Options = ATROptions
-    presets = {
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "paper_long": {"max_rhs": 10},
         "paper_vocab": {"terminals": 8192},
@@ -137,7 +137,8 @@ class ATR(Task):
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         """Every other terminal."""
         terminals = np.arange(FIRST_SYMBOL, FIRST_SYMBOL + len(self.grammar.terminals))
-        return terminals[terminals != tokens[key]]
+        others: NDArray[np.int64] = terminals[terminals != tokens[key]]
+        return others
 
     def document(self, random: random.Random, split: Split) -> Document:
         """One document: derive sentences until one has an admissible length and can be asked about."""
@@ -215,7 +216,11 @@ class ATR(Task):
             if rejected.sum() >= MAX_ATTEMPTS:
                 raise UserError(self._gave_up(rejected.tolist()))
             used = starts[done + wrote] - starts[done]
-            small = (small_ints(self.vocab_size), small_ints(self.max_tokens), small_ints(len(self._tables.rule_cuts)))
+            small = (
+                small_ints(self.vocab_size),
+                small_ints(self.max_tokens),
+                small_ints(len(self._tables.rule_cuts)),
+            )
             packed.append(tuple(a[:used].astype(t) for a, t in zip((tokens, tree, heads), small, strict=True)))
             done += wrote
         flat, parents, rules = (np.concatenate(parts) for parts in zip(*packed, strict=True))

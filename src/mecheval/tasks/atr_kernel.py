@@ -16,7 +16,8 @@ from mecheval.tasks.holdout import allowed
 from mecheval.tasks.pcfg import Grammar
 from mecheval.types import BOS, EOS, FIRST_SYMBOL
 
-I64, I32 = NDArray[np.int64], NDArray[np.int32]
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
 
 PARENT, SIBLING, CHILD, GRANDPARENT = range(4)
 KINDS = ("parent", "sibling", "child", "grandparent")
@@ -87,8 +88,11 @@ def grow(
         symbols[n], parents[n], rules[n] = symbol, parent, rule
         n += 1
     if right:
-        symbols[:n], rules[:n] = symbols[:n][::-1].copy(), rules[:n][::-1].copy()
-        parents[:n] = n - 1 - parents[:n][::-1].copy()
+        for i in range((n + 1) // 2):
+            j = n - 1 - i
+            symbols[i], symbols[j] = symbols[j], symbols[i]
+            rules[i], rules[j] = rules[j], rules[i]
+            parents[i], parents[j] = n - 1 - parents[j], n - 1 - parents[i]
         parents[n - 1] = -1
     return n
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mecheval.types import BOS, EOS, FACTS, PAD, ROLES, Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ints = NDArray[np.integer]
 
@@ -65,6 +67,8 @@ class Corpus:
 
     def batch(self, rows: slice | Sequence[int] | Ints = slice(None)) -> Batch:
         """The documents of these rows, padded to the longest of them."""
+        import torch  # only here: drawing a corpus needs none of it
+
         chosen = np.arange(len(self))[rows]
         start, length = self.starts[chosen], np.diff(self.starts)[chosen]
         position = np.arange(length.max(initial=0))

@@ -39,7 +39,7 @@ def combination(hash_key: np.uint64, key: int, value: int) -> np.uint64:
 @kernel
 def allowed(hash_key: np.uint64, cut: np.uint64, held_out: bool, key: int, value: int) -> bool:
     """`Holdout.allows` for kernels."""
-    return (combination(hash_key, key, value) < cut) == held_out
+    return bool(cut == 0 or (combination(hash_key, key, value) < cut) == held_out)
 
 
 @kernel

@@ -126,7 +126,8 @@ class Grammar:
         """
         top = _mapping(data, "the file", {"head", "terminals", "start", "nonterminals"})
         listed = top.get("terminals", [])
-        terminals = tuple(f"t{i}" for i in range(listed)) if isinstance(listed, int) else tuple(map(str, listed))
+        words = [f"t{i}" for i in range(listed)] if isinstance(listed, int) else _names(listed, "terminals")
+        terminals = tuple(words)
         rules, heads = {}, {}
         for name, entry in _mapping(top.get("nonterminals", {}), "nonterminals").items():
             parts = _mapping(entry, f"nonterminal {name!r}", {"heads", "rules"})
@@ -136,7 +137,7 @@ class Grammar:
                 if terminal not in terminals:
                     raise UserError(f"grammar: {UnknownName(f'head terminal of {name!r}', terminal, terminals)}")
             heads[name] = tuple(_shares([given.get(t, 0) for t in terminals], f"heads of {name!r}"))
-        start = tuple(top.get("start") or rules)
+        start = tuple(_names(top.get("start") or list(rules), "start"))
         return cls(top.get("head", "right"), terminals, rules, heads, start)
 
     def save(self, path: str | Path) -> None:
@@ -166,14 +167,21 @@ def _mapping(data: Any, what: str, allowed: set[str] | None = None) -> Mapping[s
     return {str(name): value for name, value in data.items()}
 
 
+def _names(data: Any, what: str) -> list[str]:
+    if not isinstance(data, list | tuple):
+        raise UserError(f"grammar: {what} must be a list (got {data!r}).")
+    return [str(item) for item in data]
+
+
 def _rules(name: str, listed: Any) -> tuple[Rule, ...]:
+    if not isinstance(listed, list | tuple):
+        raise UserError(f"grammar: the rules of {name!r} must be a list (got {listed!r}).")
     entries = [entry if isinstance(entry, Mapping) else {"children": entry} for entry in listed]
     for entry in entries:
         _mapping(entry, f"a rule of {name!r}", {"children", "weight"})
     shares = _shares([entry.get("weight", 1) for entry in entries], f"rules of {name!r}") if entries else []
-    return tuple(
-        Rule(tuple(map(str, entry.get("children", []))), p) for entry, p in zip(entries, shares, strict=True)
-    )
+    children = [_names(entry.get("children", []), f"the children of a rule of {name!r}") for entry in entries]
+    return tuple(Rule(tuple(names), p) for names, p in zip(children, shares, strict=True))
 
 
 def _shares(weights: list[Any], what: str) -> list[float]:

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mecheval import cli
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["mecheval", *arguments])
+    with pytest.raises(SystemExit) as done:
+        cli.main()
+    return int(done.value.code or 0)
+
+
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    code = run(monkeypatch, *arguments)
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    return out
+
+
+def test_list_tasks_names_every_option(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = json.loads(printed(capsys, monkeypatch, "list", "tasks", "--json"))
+    assert set(listed) == {"ar", "atr"}
+    assert listed["ar"]["options"]["pairs"]["default"] == 16
+    table = printed(capsys, monkeypatch, "list", "tasks")
+    assert all(name in table for name in listed["atr"]["options"])
+
+
+def test_sample_json_is_the_sample(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    data = json.loads(
+        printed(capsys, monkeypatch, "sample", "ar", "-n", "2", "--set", "pairs=3", "--keys", "9", "--json")
+    )
+    assert data["options"]["pairs"] == 3
+    assert data["options"]["keys"] == 9
+    [first, second] = data["documents"]
+    assert len(first["tokens"]) == 11
+    assert first["symbols"][first["roles"]["query"]] == first["symbols"][first["roles"]["key"]]
+    assert second["index"] == 1
+    assert data["statistics"]["n"] == 1000
+    assert data["statistics"]["length"]["mean"] == 11
+
+
+def test_sample_shows_documents_roles_and_statistics(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = printed(capsys, monkeypatch, "sample", "ar", "-n", "1", "--preset", "laptop")
+    assert "BOS k47 v18" in out
+    assert "key 13, value 14, next_key 15, divider 17, query 18; k22 -> v6" in out
+    assert "1,000 documents" in out
+
+
+def test_tree_draws_the_derivation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    grammar = tmp_path / "g.json"
+    nonterminals = {
+        "S": {"heads": {"d": 1}, "rules": [["X", "a"]]},
+        "X": {"heads": {"c": 1}, "rules": [["a", "b"]]},
+    }
+    grammar.write_text(json.dumps({"terminals": list("abcd"), "start": ["S"], "nonterminals": nonterminals}))
+    out = printed(capsys, monkeypatch, "sample", "atr", "-n", "1", "--tree", "--grammar", str(grammar))
+    drawn = [line.rstrip() for line in out.splitlines() if "@" in line]
+    assert drawn == ["S d @5", "├── X c @3", "│   ├── a @1", "│   └── b @2", "└── a @4"]
+
+
+def test_grammar_is_shown_saved_and_read_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "g.json")
+    assert "expected length" in printed(capsys, monkeypatch, "grammar", "--preset", "paper")
+    printed(capsys, monkeypatch, "grammar", "--grammar-seed", "4", "--save", path)
+    again = json.loads(printed(capsys, monkeypatch, "grammar", "--grammar", path, "--json"))
+    assert again == json.loads(printed(capsys, monkeypatch, "grammar", "--grammar-seed", "4", "--json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sample", "arr"], "unknown task 'arr'. Did you mean 'ar'?"),
+        (["sample", "ar", "--pairs", "100", "--keys", "8"], "cannot be drawn from keys=8"),
+        (["sample", "ar", "--pairs", "-3"], "pairs: input should be greater than or equal to 1 (got -3)"),
+        (["sample", "ar", "--pairs"], "option --pairs needs a value"),
+        (["sample", "ar", "pairs"], "unexpected argument 'pairs'"),
+        (["sample", "ar", "--set", "pairs"], "--set takes NAME=VALUE"),
+        (["sample", "ar", "--tree"], "ar documents have no tree"),
+        (["sample", "ar", "-n", "-2"], "must be positive"),
+        (["sample", "ar", "--seed", "-1"], "a seed is a whole number"),
+        (["sample", "ar", "--split", "eval"], "Choices: dev, test, train."),
+        (["sample", "atr", "--preset", "big"], "Choices: laptop, paper, paper_long, paper_vocab."),
+        (["grammar", "--grammar", "none.json"], "cannot read none.json: No such file"),
+        (["grammar", "--save", "no/such/folder/g.json"], "cannot write no/such/folder/g.json"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_the_installed_command_survives_a_closed_pipe() -> None:
+    command = Path(sys.executable).with_name("mecheval")
+    with subprocess.Popen(
+        [command, "list", "tasks", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
