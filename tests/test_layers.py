@@ -7,7 +7,21 @@ from pathlib import Path
 
 import mecheval
 
-ROOMS = ["errors", "registry", "kernels", "rng", "types", "tasks", "ops", "model", "mixers", "show", "cli"]
+ROOMS = [
+    "errors",
+    "registry",
+    "kernels",
+    "rng",
+    "types",
+    "tasks",
+    "ops",
+    "sites",
+    "mixers",
+    "model",
+    "show",
+    "show_models",
+    "cli",
+]
 SRC = Path(mecheval.__file__).parent
 
 

@@ -45,7 +45,7 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def task_options(assignments: list[str] | None, rest: list[str]) -> dict[str, Any]:
+def given_options(assignments: list[str] | None, rest: list[str]) -> dict[str, Any]:
     """Options from `--set pairs=8` and from `--pairs 8`, which mean the same."""
     options = {}
     for assignment in assignments or []:
@@ -85,6 +85,36 @@ def list_tasks(as_json: AsJson = False) -> None:
     console.print(show.task_table(tasks))
 
 
+@lists.command("mixers")
+def list_mixers(as_json: AsJson = False) -> None:
+    """Mixers with their options, and their size at d=64."""
+    from mecheval.show_models import describe_mixers, mixer_table
+
+    described = describe_mixers()
+    if as_json:
+        print_json(described)
+        return
+    console.print(mixer_table(described))
+
+
+@lists.command("sites", context_settings=ANY_OPTION)
+def list_sites(
+    context: typer.Context,
+    mixer: Annotated[str, typer.Option(help="A mixer of `mecheval list mixers`.")] = "attention",
+    layers: Annotated[int, typer.Option(help="Layers of the model.")] = 2,
+    assignments: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Activations that can be read or replaced; mixer options as --set d_conv=0 or --d-conv 0."""
+    from mecheval.show_models import describe_sites, site_table
+
+    described = describe_sites(mixer, layers, given_options(assignments, context.args))
+    if as_json:
+        print_json(described)
+        return
+    console.print(site_table(described))
+
+
 @app.command(context_settings=ANY_OPTION)
 def sample(
     context: typer.Context,
@@ -98,7 +128,7 @@ def sample(
     as_json: AsJson = False,
 ) -> None:
     """Show documents of a task, with roles; task options as --set pairs=8 or --pairs 8."""
-    task = build_task(task_name, preset, **task_options(assignments, context.args))
+    task = build_task(task_name, preset, **given_options(assignments, context.args))
     if tree and not isinstance(task, ATR):
         raise UserError(f"{task_name} documents have no tree; --tree is for: atr.")
     corpus = task.corpus(n, split, seed)
@@ -148,7 +178,7 @@ def grammar(
     as_json: AsJson = False,
 ) -> None:
     """Show, save or check the grammar of an atr task: --grammar-seed 3, or --grammar my.json."""
-    task = build_task("atr", preset, **task_options(assignments, context.args))
+    task = build_task("atr", preset, **given_options(assignments, context.args))
     if not isinstance(task, ATR):
         raise UserError("the task registered as atr has no grammar.")
     if save is not None:

@@ -1,0 +1,91 @@
+"""Softmax attention (Vaswani et al., 2017).
+
+| here | there | |
+|---|---|---|
+| q, k, v | Q, K, V | rows of Wqkv, in this order |
+| pattern | softmax(QKᵀ/√d_k) | masked to the past |
+| heads | head_1 ... head_h | side by side, before W^O = out_proj |
+
+B batch, L length, K positions asked for (K = L when all are), H heads, E width of a head, D = H E.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from mecheval.errors import UserError
+from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
+from mecheval.mixers.parts import gather
+from mecheval.sites import Tap
+
+
+class AttentionOptions(MixerOptions):
+    """Options of attention."""
+
+    num_heads: int = Field(1, ge=1, description="heads")
+    bias: bool = Field(False, description="bias of the q, k, v projection; the output projection always has one")
+    rotary: bool = Field(False, description="rotate q and k by position (beyond the paper)")
+
+
+@MIXERS.register("attention")
+class Attention(Mixer):
+    """Multi-head causal attention."""
+
+    Options = AttentionOptions
+    positions = "learned"
+
+    def __init__(self, d_model: int, layer: int, options: AttentionOptions) -> None:
+        super().__init__()
+        self.num_heads, self.rotary = options.num_heads, options.rotary
+        self.d_head = divides(options.num_heads, d_model, "attention")
+        if options.rotary and self.d_head % 2:
+            raise UserError(f"attention: rotary positions need an even head width (got {self.d_head}).")
+        self.Wqkv = nn.Linear(d_model, 3 * d_model, bias=options.bias)
+        self.out_proj = nn.Linear(d_model, d_model)
+        self.q, self.k, self.v = Tap("q"), Tap("k"), Tap("v")
+        self.pattern = Tap("pattern", "B H L S")
+        self.heads = Tap("heads")
+
+    def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """y_t = out_proj(Σ_{s<=t} softmax_s(q_t·k_s/√E) v_s)."""
+        batch, length, d = x.shape
+        if at is None:
+            q_BKD, k_BLD, v_BLD = self.Wqkv(x).split(d, dim=-1)
+        else:
+            W, b = self.Wqkv.weight, self.Wqkv.bias
+            q_BKD = F.linear(gather(x, at), W[:d], None if b is None else b[:d])
+            k_BLD, v_BLD = F.linear(x, W[d:], None if b is None else b[d:]).split(d, dim=-1)
+        q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)
+        if self.rotary:
+            everywhere = torch.arange(length, device=x.device)[None]
+            q, k = rotate(q, everywhere if at is None else at), rotate(k, everywhere)
+        if at is None and not self.pattern.listening:
+            heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            ends = torch.arange(length, device=x.device)[None] if at is None else at
+            future_BKL = torch.arange(length, device=x.device) > ends[:, :, None]
+            scores = (q * self.d_head**-0.5) @ k.transpose(-1, -2)
+            scores = scores.masked_fill(future_BKL[:, None], float("-inf"))
+            heads = self.pattern(scores.softmax(dim=-1)) @ v
+        y: Tensor = self.out_proj(self.heads(heads.transpose(1, 2).reshape(batch, -1, d)))
+        return y
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, H, L, E)."""
+        return x.view(*x.shape[:2], self.num_heads, self.d_head).transpose(1, 2)
+
+    def state_size(self, length: int) -> int:
+        """Keys and values of all tokens so far."""
+        return 2 * length * self.num_heads * self.d_head
+
+
+def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
+    """Rotary positions (Su et al., 2021): halves of x (B, H, K, E) turned by position · base^(-2i/E)."""
+    half = x.shape[-1] // 2
+    speed = base ** (-torch.arange(half, device=x.device, dtype=x.dtype) / half)
+    angle = positions[:, None, :, None] * speed
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], dim=-1)

@@ -1,0 +1,107 @@
+"""BaseConv (Arora et al., 2024, "Zoology"): a convolution, gated by a linear map of the same token.
+
+| here | there | |
+|---|---|---|
+| conv(x) | h ∗ u + b_conv | short (learnt taps) or long (taps given by a small MLP of the position) |
+| gate | u W + b | `projection` |
+| y | (u W + b) ⊙ (h ∗ u) + u | the "+ u" is inside the mixer, on the normed input |
+
+B batch, L length, K positions asked for, D width.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, fits
+from mecheval.mixers.parts import PositionFeatures, ShortConv, gather
+from mecheval.ops.long_conv import long_conv
+from mecheval.ops.short_conv import short_conv
+from mecheval.sites import Tap
+
+LONG = -1
+"""Kernel size that stands for an implicit long convolution."""
+
+
+def check_kernel(size: int) -> int:
+    """`size`, if it is a kernel size."""
+    if size < 1 and size != LONG:
+        raise ValueError(f"a kernel size is positive, or {LONG} for an implicit long convolution (got {size})")
+    return size
+
+
+class BaseConvOptions(MixerOptions):
+    """Options of BaseConv."""
+
+    kernel_size: int | list[int] = Field(
+        [3, LONG], description="taps by layer, repeating; one number = all layers; -1 = long"
+    )
+    l_max: int = Field(1024, ge=2, description="longest document of the long convolution")
+
+    @field_validator("kernel_size")
+    @classmethod
+    def _sizes(cls, value: int | list[int]) -> int | list[int]:
+        for size in [value] if isinstance(value, int) else value:
+            check_kernel(size)
+        if value == []:
+            raise ValueError("name at least one kernel size")
+        return value
+
+
+@MIXERS.register("base_conv")
+class BaseConv(Mixer):
+    """Gated convolution; by default short in even layers, long in odd ones."""
+
+    Options = BaseConvOptions
+
+    def __init__(self, d_model: int, layer: int, options: BaseConvOptions) -> None:
+        super().__init__()
+        sizes = [options.kernel_size] if isinstance(options.kernel_size, int) else options.kernel_size
+        self.d_model, self.kernel_size = d_model, sizes[layer % len(sizes)]
+        self.projection = nn.Linear(d_model, d_model)
+        self.conv: ShortFilter | LongFilter
+        if self.kernel_size == LONG:
+            self.conv = LongFilter(d_model, options.l_max)
+        else:
+            self.conv = ShortFilter(d_model, self.kernel_size)
+        self.conv_out, self.gate = Tap("conv"), Tap("gate")
+
+    def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """Y = conv(x) ⊙ projection(x) + x."""
+        here = x if at is None else gather(x, at)
+        return self.conv_out(self.conv(x, at)) * self.gate(self.projection(here)) + here
+
+    def state_size(self, length: int) -> int:
+        """The inputs that the kernel still reaches."""
+        reach = length if self.kernel_size == LONG else min(length, self.kernel_size - 1)
+        return reach * self.d_model
+
+
+class ShortFilter(nn.Module):
+    """Learnt taps."""
+
+    def __init__(self, d_model: int, width: int) -> None:
+        super().__init__()
+        self.conv = ShortConv(d_model, width)
+
+    def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """(B, L, D) -> (B, L, D), or (B, K, D) at positions `at`."""
+        return short_conv(x, self.conv.weight, self.conv.bias, at)
+
+
+class LongFilter(nn.Module):
+    """Taps as long as the document: k_t = W2 relu(W0 z_t + b0) + b2, plus the input itself."""
+
+    def __init__(self, d_model: int, l_max: int) -> None:
+        super().__init__()
+        self.pos_emb = PositionFeatures(l_max, trained=False)
+        self.mlp = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, d_model))
+        self.l_max = l_max
+
+    def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """(B, L, D) -> (B, L, D), or (B, K, D) at positions `at`."""
+        length = x.shape[1]
+        fits(length, self.l_max, "base_conv")
+        k_LD: Tensor = self.mlp(self.pos_emb.z[0, :length])
+        return long_conv(x, k_LD, at) + (x if at is None else gather(x, at))

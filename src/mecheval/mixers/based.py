@@ -1,0 +1,82 @@
+"""Based (Arora et al., 2024, "Simple linear attention language models"): short convolution, then linear attention.
+
+| here | there | |
+|---|---|---|
+| φ | Taylor feature map | [1, a/f^¼, vec(a aᵀ)/√(2f)]: φ(q)·φ(k) = 1 + s/√f + s²/(2f), s = q·k |
+| state | Σ φ(k_j) v_jᵀ and Σ φ(k_j) | what a recurrent run would carry |
+
+Even layers are BaseConv, odd layers linear attention. B batch, L length, K positions asked for, H heads, F feature
+dimension f, E width of a head, D = H E.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
+from mecheval.mixers.base_conv import BaseConv, BaseConvOptions, check_kernel
+from mecheval.mixers.parts import gather
+from mecheval.ops.taylor_attention import taylor_attention, taylor_states
+from mecheval.sites import Tap
+
+
+class BasedOptions(MixerOptions):
+    """Options of Based."""
+
+    kernel_size: int = Field(3, description="taps of its convolution layers; -1 = implicit long convolution")
+    feature_dim: int = Field(8, ge=1, description="f, width of a head's queries and keys")
+    num_heads: int = Field(1, ge=1, description="heads of the linear attention")
+    l_max: int = Field(1024, ge=2, description="longest document of an implicit long convolution")
+
+    @field_validator("kernel_size")
+    @classmethod
+    def _size(cls, value: int) -> int:
+        return check_kernel(value)
+
+
+def build_based(d_model: int, layer: int, options: BasedOptions) -> Mixer:
+    """Short convolution in even layers, linear attention with a Taylor feature map in odd ones."""
+    if layer % 2 == 0:
+        return BaseConv(d_model, layer, BaseConvOptions(kernel_size=options.kernel_size, l_max=options.l_max))
+    return TaylorAttention(d_model, options)
+
+
+build_based.Options = BasedOptions  # type: ignore[attr-defined]
+MIXERS.register("based")(build_based)
+
+
+class TaylorAttention(Mixer):
+    """Attention whose exponential is cut to its second-order Taylor polynomial, hence linear in length."""
+
+    Options = BasedOptions
+
+    def __init__(self, d_model: int, options: BasedOptions) -> None:
+        super().__init__()
+        self.num_heads, self.feature_dim = options.num_heads, options.feature_dim
+        self.d_head = divides(options.num_heads, d_model, "based")
+        self.proj_q = nn.Linear(d_model, self.num_heads * self.feature_dim, bias=False)
+        self.proj_k = nn.Linear(d_model, self.num_heads * self.feature_dim, bias=False)
+        self.proj_v = nn.Linear(d_model, d_model, bias=False)
+        self.proj_o = nn.Linear(d_model, d_model, bias=False)
+        self.q, self.k, self.v = Tap("q", "B L HF"), Tap("k", "B L HF"), Tap("v")
+        self.state = Tap("state", "B L H P E+1", readonly=True)
+        self.heads = Tap("heads")
+
+    def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """y_t = proj_o(Σ_{j<=t} A_tj v_j / Σ_{j<=t} A_tj), A_tj = φ(q_t)·φ(k_j)."""
+        q = self._split(self.q(self.proj_q(x if at is None else gather(x, at))))
+        k, v = self._split(self.k(self.proj_k(x))), self._split(self.v(self.proj_v(x)))
+        if self.state.listening:
+            self.state(taylor_states(k, v))
+        y: Tensor = self.proj_o(self.heads(taylor_attention(q, k, v, at).flatten(2)))
+        return y
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(B, L, HX) -> (B, L, H, X)."""
+        return x.view(*x.shape[:2], self.num_heads, -1)
+
+    def state_size(self, length: int) -> int:
+        """Σ φ(k) vᵀ and Σ φ(k), whatever the length."""
+        features = 1 + self.feature_dim + self.feature_dim**2
+        return self.num_heads * features * (self.d_head + 1)

@@ -1,0 +1,63 @@
+"""Pieces that several mixers share.
+
+B batch, L length, K positions asked for, D model width, C channels, W taps of a short convolution.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mecheval.ops.short_conv import short_conv
+
+
+def gather(x: Tensor, at: Tensor) -> Tensor:
+    """X (B, L, ...) at positions `at` (B, K): (B, K, ...)."""
+    rows = torch.arange(len(x), device=x.device)[:, None]
+    return x[rows, at]
+
+
+class ShortConv(nn.Conv1d):
+    """A causal depthwise convolution over (B, L, C), with Conv1d's parameters and initialisation."""
+
+    def __init__(self, channels: int, width: int, bias: bool = True) -> None:
+        super().__init__(channels, channels, width, groups=channels, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, C) -> (B, L, C)."""
+        return short_conv(x, self.weight, self.bias)
+
+
+def projected_conv_at(
+    x: Tensor, weight: Tensor, bias: Tensor | None, taps: Tensor, taps_bias: Tensor | None, at: Tensor
+) -> Tensor:
+    """A short convolution of linear(x) at positions `at` only: projects just the W tokens that each output sees.
+
+    x (B, L, D), weight (C, D), bias (C,), taps (C, 1, W), taps_bias (C,) -> (B, K, C).
+    """
+    width = taps.shape[-1]
+    seen_BKW = at[:, :, None] - torch.arange(width - 1, -1, -1, device=x.device)
+    batch, count = at.shape
+    window = gather(x, seen_BKW.clamp(min=0).view(batch, -1)).view(batch, count, width, -1)
+    u_BKWC = F.linear(window, weight, bias) * (seen_BKW >= 0)[..., None]  # zeros, not bias, before the first token
+    y = torch.einsum("bkwc,cw->bkc", u_BKWC, taps[:, 0])
+    return y if taps_bias is None else y + taps_bias
+
+
+class PositionFeatures(nn.Module):
+    """z_t = [t/(l_max-1), cos(f w_t), -sin(f w_t)], w_t = 2πt/l_max, with the one band f = 1e-4; `z` (1, l_max, 3)."""
+
+    def __init__(self, l_max: int, trained: bool) -> None:
+        super().__init__()
+        t = torch.linspace(0, 1, l_max)[:, None]
+        angle = 1e-4 * 2 * math.pi * torch.arange(l_max)[:, None] / l_max
+        z = torch.cat([t, torch.cos(angle), -torch.sin(angle)], dim=1)[None]
+        self.z = nn.Parameter(z, requires_grad=trained)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
+    """X / sqrt(mean(x²) + eps) · weight, over the last axis."""
+    return F.rms_norm(x, weight.shape, weight, eps)

@@ -1,0 +1,87 @@
+"""One layer: norm, sequence mixer, residual; then, in transformer blocks, norm, MLP, residual."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mecheval.mixers import Mixer
+from mecheval.mixers.parts import gather, rms_norm
+from mecheval.sites import Tap, taps
+
+
+class RMSNorm(nn.Module):
+    """h / sqrt(mean(h²) + 1e-5) · weight."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Over the last axis."""
+        return rms_norm(h, self.weight)
+
+
+class MLP(nn.Module):
+    """fc2(gelu(fc1(h))), with the exact GELU."""
+
+    def __init__(self, d_model: int, multiple: int = 4) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(d_model, multiple * d_model)
+        self.fc2 = nn.Linear(multiple * d_model, d_model)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        out: Tensor = self.fc2(F.gelu(self.fc1(h)))
+        return out
+
+
+class Block(nn.Module):
+    """h <- h + mixer(norm1(h)); h <- h + mlp(norm2(h)).
+
+    A mixer whose `block` is "mamba" gets RMSNorm and no second half. Any module (B, L, D) -> (B, L, D) can be the
+    mixer; one that is not a `Mixer` computes all positions even when few are wanted.
+    """
+
+    def __init__(self, d_model: int, mixer: nn.Module) -> None:
+        super().__init__()
+        self.is_mamba = getattr(mixer, "block", "transformer") == "mamba"
+        self.input = Tap("input")
+        self.norm1: nn.Module = RMSNorm(d_model) if self.is_mamba else nn.LayerNorm(d_model)
+        self.mixer_input = Tap("mixer.input")
+        self.mixer = mixer
+        self.mixer_output = Tap("mixer.output")
+        if not self.is_mamba:
+            self.mlp_input, self.mlp_output = Tap("mlp.input"), Tap("mlp.output")
+            self.norm2 = nn.LayerNorm(d_model)
+            self.mlp = MLP(d_model)
+        self.output = Tap("output")
+
+    def forward(self, h: Tensor, at: Tensor | None = None) -> Tensor:
+        """(B, L, D) -> (B, L, D), or (B, K, D): the same numbers at positions `at` (B, K) only.
+
+        While someone listens to a site of this block, all positions are computed, so that sites keep their shapes.
+        """
+        if at is not None and any(tap.listening for tap in self.taps().values()):
+            return gather(self.forward(h), at)
+        h = self.input(h)
+        x = self.mixer_input(self.norm1(h))
+        if at is None:
+            mixed = self.mixer(x)
+        else:
+            mixed = self.mixer(x, at) if isinstance(self.mixer, Mixer) else gather(self.mixer(x), at)
+            h = gather(h, at)
+        h = h + self.mixer_output(mixed)
+        if not self.is_mamba:
+            h = h + self.mlp_output(self.mlp(self.mlp_input(self.norm2(h))))
+        return self.output(h)
+
+    def taps(self) -> dict[str, Tap]:
+        """Name -> tap, in the order in which they happen: the block's own around those inside the mixer."""
+        own = {tap.name: tap for tap in vars(self).values() if isinstance(tap, Tap)}
+        inside = {f"mixer.{name}": tap for name, tap in taps(self.mixer)}
+        first = {name: own.pop(name) for name in ("input", "mixer.input")}
+        last = own.pop("output")
+        output = own.pop("mixer.output")
+        return {**first, **inside, "mixer.output": output, **own, "output": last}

@@ -1,0 +1,41 @@
+"""How a model's parameters start, distribution by distribution as in the published program."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from mecheval.mixers import Mixer
+from mecheval.model.block import Block
+
+STD = 0.02
+
+
+def init_transformer(blocks: list[Block]) -> None:
+    """All linear maps N(0, 0.02) with zero bias; those named out_proj or fc2 N(0, 0.02/√(2 layers)).
+
+    Convolutions, norms and bare parameters keep what their constructors gave them, and so does a mixer from
+    elsewhere, which knows best how it starts.
+    """
+    residual_std = STD / math.sqrt(2 * len(blocks))
+    for block in blocks:
+        parts = [block.mlp, block.mixer] if isinstance(block.mixer, Mixer) else [block.mlp]
+        for name, module in ((n, m) for part in parts for n, m in part.named_modules()):
+            if isinstance(module, nn.Linear):
+                scaled = name.rsplit(".", 1)[-1] in ("out_proj", "fc2")
+                nn.init.normal_(module.weight, std=residual_std if scaled else STD)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def init_mamba(blocks: list[Block]) -> None:
+    """Linear maps keep PyTorch's uniform default; each out_proj is divided by √layers.
+
+    Their only bias, dt_proj's, keeps the softplus inverse that Mamba gave it.
+    """
+    for block in blocks:
+        out_proj = getattr(block.mixer, "out_proj", None)
+        if isinstance(block.mixer, Mixer) and isinstance(out_proj, nn.Linear):
+            nn.init.kaiming_uniform_(out_proj.weight, a=math.sqrt(5))
+            out_proj.weight.data /= math.sqrt(len(blocks))

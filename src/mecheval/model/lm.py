@@ -1,0 +1,132 @@
+"""The language model: tied embeddings around blocks of one mixer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mecheval.errors import UnknownName, UserError
+from mecheval.mixers import MIXERS
+from mecheval.mixers.base import make_mixer
+from mecheval.model.block import Block
+from mecheval.model.init import STD, init_mamba, init_transformer
+from mecheval.sites import Tap
+
+Positions = Literal["none", "learned", "rotary"]
+
+
+class LM(nn.Module):
+    """Tokens (B, L) -> logits (B, L, V).
+
+    `mixer` is a name of `mecheval list mixers`, or a module class of your own, called as cls(d_model=...).
+    `positions` defaults to what the mixer is used with: learned for attention, none for the others; "rotary" is for
+    mixers with an option `rotary`. `seed` fixes the initial weights; without it they come from torch's own generator.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        n_layers: int = 2,
+        mixer: str | Callable[..., nn.Module] = "attention",
+        mixer_options: Mapping[str, Any] | None = None,
+        positions: Positions | None = None,
+        max_length: int = 1024,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("vocab_size", vocab_size), ("d_model", d_model), ("n_layers", n_layers)):
+            if size < 1:
+                raise UserError(f"LM: {name} must be positive (got {size}).")
+        if positions is not None and positions not in get_args(Positions):
+            raise UnknownName("kind of positions", positions, get_args(Positions))
+        name = mixer if isinstance(mixer, str) else getattr(mixer, "__name__", str(mixer))
+        factory = MIXERS.get(mixer) if isinstance(mixer, str) else mixer
+        options = dict(mixer_options or {})
+        if positions == "rotary":
+            if "rotary" not in getattr(getattr(factory, "Options", None), "model_fields", {}):
+                raise UserError(f"LM: rotary positions are for mixers with an option `rotary` (attention), not {name}.")
+            options["rotary"] = True
+        self.vocab_size, self.d_model, self.n_layers = vocab_size, d_model, n_layers
+        self.positions = positions or getattr(factory, "positions", "none")
+        with _seeded(seed):
+            self.embed = nn.Embedding(vocab_size, d_model)
+            self.embed_positions = nn.Embedding(max_length, d_model) if self.positions == "learned" else None
+            mixers = [make_mixer(factory, name, d_model, layer, options) for layer in range(n_layers)]
+            self.blocks = nn.ModuleList(Block(d_model, m) for m in mixers)
+            self.norm = nn.LayerNorm(d_model)
+            self._init()
+
+    def _init(self) -> None:
+        nn.init.normal_(self.embed.weight, std=STD)
+        if self.embed_positions is not None:
+            nn.init.normal_(self.embed_positions.weight, std=STD)
+        blocks = self._blocks()
+        (init_mamba if blocks[0].is_mamba else init_transformer)(blocks)
+
+    def forward(self, tokens: Tensor, at: Tensor | None = None) -> Tensor:
+        """Logits at all positions, (B, L, V); or only at positions `at`: (B,) -> (B, V), (B, K) -> (B, K, V).
+
+        With `at`, the numbers are the same, and the last block and the head are computed only where wanted.
+        """
+        return self.resume(0, self.embedded(tokens), at)
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """What enters block 0, (B, L, D)."""
+        # Sparse: the head's dense gradient of the same matrix absorbs these few rows, instead of a second dense one.
+        h = F.embedding(tokens, self.embed.weight, sparse=True)
+        if self.embed_positions is not None:
+            length = tokens.shape[1]
+            if length > self.embed_positions.num_embeddings:
+                limit = self.embed_positions.num_embeddings
+                raise UserError(f"LM: {length} tokens exceed the position table; build it with max_length > {limit}.")
+            h = h + self.embed_positions.weight[:length]
+        return h
+
+    def resume(self, block: int, h: Tensor, at: Tensor | None = None) -> Tensor:
+        """Logits from the input h (B, L, D) of block number `block` on; `at` as in `forward`."""
+        *earlier, last = self._blocks()[block:]
+        for each in earlier:
+            h = each(h)
+        h = last(h, None if at is None else at.view(len(h), -1))
+        logits = F.linear(self.norm(h), self.embed.weight)
+        return logits if at is None or at.dim() > 1 else logits[:, 0]
+
+    def taps(self) -> dict[str, Tap]:
+        """Site name -> tap, in the order in which they happen."""
+        blocks = enumerate(self._blocks())
+        return {f"blocks.{i}.{name}": tap for i, block in blocks for name, tap in block.taps().items()}
+
+    def sites(self) -> list[str]:
+        """Names of all activations that can be read or replaced."""
+        return list(self.taps())
+
+    def state_size(self, length: int) -> int | None:
+        """Numbers carried from token to token by all layers; None when a mixer does not say."""
+        sizes = [getattr(block.mixer, "state_size", None) for block in self._blocks()]
+        return None if None in sizes else sum(size(length) for size in sizes if size is not None)
+
+    @property
+    def n_parameters(self) -> int:
+        """Trainable numbers; the tied embedding counts once."""
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+
+def _seeded(seed: int | None) -> AbstractContextManager[None]:
+    """Inside, torch draws from `seed`; afterwards its generator is as before."""
+
+    @contextmanager
+    def forked() -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed or 0)
+            yield
+
+    return nullcontext() if seed is None else forked()

@@ -1,0 +1,127 @@
+"""Laws of every mixer: causality, fast = reference, independence of batch-mates and padding, `at`, gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mecheval.mixers import MIXERS, build_mixer
+from mecheval.mixers.base_conv import LONG
+from mecheval.ops import dispatch
+
+VARIANTS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    **{name: (name, 0, {}) for name in MIXERS.names()},
+    "attention, 2 heads": ("attention", 0, {"num_heads": 2}),
+    "attention, rotary": ("attention", 0, {"num_heads": 2, "rotary": True, "bias": True}),
+    "base_conv, long": ("base_conv", 1, {}),
+    "base_conv, one tap": ("base_conv", 0, {"kernel_size": 1}),
+    "based, attention": ("based", 1, {}),
+    "based, attention, 2 heads": ("based", 1, {"num_heads": 2, "feature_dim": 3}),
+    "based, long": ("based", 0, {"kernel_size": LONG}),
+    "delta_net, 2 heads": ("delta_net", 0, {"num_heads": 2}),
+    "delta_net, no conv": ("delta_net", 0, {"use_short_conv": False}),
+    "h3, head of 4": ("h3", 0, {"head_dim": 4, "d_state": 64}),
+    "hyena, skip": ("hyena", 0, {"filter_bias": True, "short_filter_order": 4}),
+    "mamba, no conv": ("mamba", 0, {"d_conv": 0}),
+    "mamba, 2 taps, 5 states": ("mamba", 0, {"d_conv": 2, "d_state": 5, "expand": 3}),
+}
+LENGTHS = (1, 2, 37, 63, 100)
+D = 8
+
+
+def build(variant: str, d_model: int = D, **more: Any) -> nn.Module:
+    """With every parameter moved off its start, so that no term is trivially neutral."""
+    name, layer, options = VARIANTS[variant]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        mixer = build_mixer(name, d_model, layer, **{**options, **more})
+        with torch.no_grad():
+            for parameter in mixer.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+    return mixer
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def error(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).detach().abs().max()) / max(float(theirs.detach().abs().max()), 1e-30)
+
+
+def gradients(mixer: nn.Module, x: Tensor, cotangent: Tensor, at: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+    """The output, and gradients of sum(output * cotangent): of the input, then of every parameter."""
+    x = x.clone().requires_grad_()
+    y = mixer(x) if at is None else mixer(x, at)
+    wanted = [x, *(p for p in mixer.parameters() if p.requires_grad)]
+    found = torch.autograd.grad((y * cotangent).sum(), wanted, allow_unused=True)
+    return y, [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found, strict=True)]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fast_equals_the_double_precision_reference(variant: str, length: int) -> None:
+    mixer, x, cotangent = build(variant), random(3, length, D), random(3, length, D, seed=1)
+    with dispatch.path("fast"):
+        y, found = gradients(mixer, x, cotangent)
+    exact_y, exact = gradients(mixer.double(), x.double(), cotangent.double())
+    assert error(y, exact_y) <= 1e-5
+    rounding = 1e-7 * max(float(g.abs().max()) for g in exact)  # of a gradient that cancels to 0, e.g. q's at length 1
+    for ours, theirs in zip(found, exact, strict=True):
+        assert error(ours, theirs) <= 1e-4 or float((ours - theirs).abs().max()) <= rounding
+
+
+@pytest.mark.parametrize("path", ["reference", "fast"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_changing_a_token_changes_no_earlier_output(variant: str, path: dispatch.Path) -> None:
+    mixer, x = build(variant), random(2, 30, D)
+    changed = x.clone()
+    changed[:, 17] += 1
+    with torch.no_grad(), dispatch.path(path):
+        before, after = mixer(x), mixer(changed)
+    assert error(after[:, :17], before[:, :17]) <= 1e-6
+    assert (after[:, 17] - before[:, 17]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_document_depends_on_neither_batch_mates_nor_padding(variant: str) -> None:
+    mixer, x = build(variant), random(4, 40, D)
+    with torch.no_grad():
+        together = mixer(x)
+        alone = mixer(x[2:3, :29])
+        others = mixer(torch.cat([x[2:3], random(5, 40, D, seed=9) * 100]))
+    assert error(alone[0], together[2, :29]) <= 1e-6
+    assert error(others[0], together[2]) <= 1e-6
+
+
+@pytest.mark.parametrize("path", ["reference", "fast"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_outputs_at_positions_are_those_of_the_whole(variant: str, path: dispatch.Path) -> None:
+    mixer, x = build(variant), random(3, 21, D)
+    at = torch.tensor([[20, 3, 3], [0, 1, 2], [19, 20, 5]])  # any order, repeats, the first tokens
+    cotangent = random(3, 3, D, seed=1)
+    spread = torch.zeros(3, 21, D).index_put((torch.arange(3)[:, None], at), cotangent, accumulate=True)
+    with dispatch.path(path):
+        whole, whole_gradients = gradients(mixer, x, spread)
+        y, found = gradients(mixer, x, cotangent, at)
+    assert error(y, whole[torch.arange(3)[:, None], at]) <= 2e-6
+    for ours, theirs in zip(found, whole_gradients, strict=True):
+        assert error(ours, theirs) <= 1e-5
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_double_precision_gradients_are_derivatives(variant: str) -> None:
+    small = {"h3": {"d_state": 4}, "hyena": {"filter_order": 3, "l_max": 8}, "base_conv": {"l_max": 8}}
+    name = VARIANTS[variant][0]
+    mixer = build(variant, 4, **small.get(name, {})).double()
+    parameters = {n: p for n, p in mixer.named_parameters() if p.requires_grad}
+
+    def run(x: Tensor, *values: Tensor) -> Tensor:
+        named = dict(zip(parameters, values, strict=True))
+        return torch.func.functional_call(mixer, named, x)  # type: ignore[no-any-return]
+
+    x = random(2, 4, 4).double().requires_grad_()
+    assert torch.autograd.gradcheck(run, (x, *parameters.values()), fast_mode=True)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mecheval.errors import UserError
+from mecheval.mixers import MIXERS, Mixer, build_mixer
+from mecheval.mixers.attention import rotate
+from mecheval.mixers.base import make_mixer
+
+d = 64
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "options", "expected"),
+    [
+        ("attention", 0, {}, 3 * d * d + d * d + d),
+        ("base_conv", 0, {}, d * d + d + 3 * d + d),
+        ("base_conv", 1, {}, d * d + d + (3 * 16 + 16) + (16 * d + d)),
+        ("based", 0, {}, d * d + d + 3 * d + d),
+        ("based", 1, {}, 2 * 8 * d + 2 * d * d),
+        ("delta_net", 0, {}, 4 * d * d + d + 3 * 4 * d + d),
+        ("delta_net", 0, {"use_short_conv": False, "num_heads": 2}, 4 * d * d + 2 * d + d // 2),
+        # 4 linears; shift B and C; diagonal C, B (2 parts each), A (2 parts), step; two skips
+        ("h3", 0, {}, 4 * (d * d + d) + 2 * d * 1024 + 32 * (512 * 6 + 1) + d + 32),
+        # projections; short filter; skip; position features; filter MLP of 3-64-64-64-d; one shared frequency
+        ("hyena", 0, {}, (3 * d * d + 3 * d) + (d * d + d) + 4 * 3 * d + d + 3 * 1024
+         + (3 * 64 + 64) + 2 * (64 * 64 + 64) + 64 * d + 64),
+        # E = 128, N = 16, R = 4
+        ("mamba", 0, {}, 256 * d + 128 * 5 + (4 + 32) * 128 + (4 * 128 + 128) + 128 * 16 + 128 + 128 * d),
+    ],
+)  # fmt: skip
+def test_parameter_counts_worked_by_hand(name: str, layer: int, options: dict[str, Any], expected: int) -> None:
+    mixer = build_mixer(name, d, layer, **options)
+    assert sum(p.numel() for p in mixer.parameters() if p.requires_grad) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "options", "length", "expected"),
+    [
+        ("attention", 0, {}, 100, 2 * 100 * 64),
+        ("attention", 0, {"num_heads": 4}, 100, 2 * 100 * 64),
+        ("base_conv", 0, {}, 100, 2 * 64),  # the last two tokens
+        ("base_conv", 0, {}, 1, 64),
+        ("base_conv", 1, {}, 100, 100 * 64),
+        ("based", 1, {}, 100, 73 * 65),  # 1 + 8 + 64 features, 64 values and a normaliser
+        ("based", 1, {"num_heads": 2, "feature_dim": 4}, 100, 2 * 21 * 33),
+        ("delta_net", 0, {}, 100, 64 * 64 + 3 * 3 * 64),
+        ("delta_net", 0, {"num_heads": 2, "use_short_conv": False}, 100, 2 * 32 * 32),
+        ("h3", 0, {}, 100, 64 * 1024 + 32 * 4 * 512 * 2),  # shift register; 4 products of 512 complex modes a head
+        ("hyena", 0, {}, 100, 100 * 64 + 2 * 192),
+        ("mamba", 0, {}, 100, 128 * 16 + 3 * 128),
+        ("mamba", 0, {"d_conv": 0}, 100, 128 * 16),
+    ],
+)
+def test_state_sizes_worked_by_hand(name: str, layer: int, options: dict[str, Any], length: int, expected: int) -> None:
+    mixer = build_mixer(name, 64, layer, **options)
+    assert isinstance(mixer, Mixer)
+    assert mixer.state_size(length) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "d_model", "options", "message"),
+    [
+        ("mamab", 16, {}, "unknown mixer 'mamab'. Did you mean 'mamba'?"),
+        ("mamba", 16, {"dconv": 3}, "unknown option of mamba 'dconv'. Did you mean 'd_conv'?"),
+        ("mamba", 16, {"d_conv": -1}, "mamba: d_conv: input should be greater than or equal to 0 (got -1)"),
+        ("mamba", 0, {}, "mamba: d_model must be positive"),
+        ("attention", 16, {"num_heads": 3}, "attention: d_model=16 is not a multiple of num_heads=3"),
+        ("attention", 6, {"num_heads": 2, "rotary": True}, "even head width (got 3)"),
+        ("delta_net", 16, {"num_heads": 5}, "delta_net: d_model=16 is not a multiple of num_heads=5"),
+        ("base_conv", 16, {"kernel_size": 0}, "a kernel size is positive, or -1"),
+        ("base_conv", 16, {"kernel_size": [3, -2]}, "a kernel size is positive, or -1"),
+        ("base_conv", 16, {"kernel_size": []}, "at least one kernel size"),
+        ("based", 16, {"kernel_size": -3}, "a kernel size is positive, or -1"),
+        ("h3", 15, {}, "h3: d_model=15 is not a multiple of head_dim=2"),
+    ],
+)
+def test_bad_options_are_one_clear_line(name: str, d_model: int, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        build_mixer(name, d_model, **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "layer"), [("hyena", 0), ("h3", 0), ("base_conv", 1)])
+def test_documents_longer_than_the_filter_are_named(name: str, layer: int) -> None:
+    mixer = build_mixer(name, 8, layer, l_max=16)
+    mixer(torch.zeros(1, 16, 8))
+    with pytest.raises(UserError, match="17 tokens exceed l_max=16"):
+        mixer(torch.zeros(1, 17, 8))
+
+
+def test_layers_alternate_as_in_the_paper() -> None:
+    kinds = {name: [type(build_mixer(name, 8, layer)).__name__ for layer in range(4)] for name in MIXERS.names()}
+    assert kinds["based"] == ["BaseConv", "TaylorAttention"] * 2
+    sizes = [build_mixer("base_conv", 8, layer).kernel_size for layer in range(4)]
+    assert sizes == [3, -1, 3, -1]
+    assert [build_mixer("base_conv", 8, layer, kernel_size=5).kernel_size for layer in range(2)] == [5, 5]
+
+
+def test_rotary_scores_depend_on_the_distance_only() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 1, 1, 8, generator=generator, dtype=torch.float64)
+    scores = [
+        (rotate(q, torch.tensor([[a]])) * rotate(k, torch.tensor([[b]]))).sum() for a, b in ((5, 2), (105, 102), (5, 3))
+    ]
+    assert torch.allclose(scores[0], scores[1])
+    assert not torch.allclose(scores[0], scores[2])
+    assert torch.equal(rotate(q, torch.tensor([[0]])), q)
+
+
+class Plain(nn.Module):
+    def __init__(self, d_model: int, width: int = 2, layer: int = 0) -> None:
+        super().__init__()
+        self.width, self.layer = width, layer
+
+
+def test_a_module_from_elsewhere_gets_the_arguments_that_it_names() -> None:
+    made: Any = make_mixer(Plain, "Plain", 8, 3, {"width": 5})
+    assert (made.width, made.layer) == (5, 3)
+    with pytest.raises(UserError, match="unknown option of Plain 'widht'"):
+        make_mixer(Plain, "Plain", 8, 0, {"widht": 5})
+    with pytest.raises(UserError, match="could not be built with d_model=8"):
+        make_mixer(nn.Linear, "Linear", 8, 0, {"in_features": 1, "out_features": 1})

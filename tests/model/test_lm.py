@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import mecheval as me
+from mecheval.errors import UserError
+from mecheval.mixers import MIXERS
+from mecheval.model.lm import LM
+from mecheval.sites import Tap
+
+TOKENS = torch.randint(3, 40, (3, 19), generator=torch.Generator().manual_seed(0))
+SMALL: dict[str, dict[str, Any]] = {"h3": {"d_state": 32}}
+
+
+def keep(seen: dict[Any, torch.Tensor], key: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A listener that writes down what passes."""
+
+    def listener(x: torch.Tensor) -> torch.Tensor:
+        seen[key] = x
+        return x
+
+    return listener
+
+
+def lm(mixer: str, n_layers: int = 2, **more: Any) -> LM:
+    return LM(40, 16, n_layers, mixer, SMALL.get(mixer), seed=0, **more)
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 3])
+@pytest.mark.parametrize("mixer", MIXERS.names())
+def test_logits_at_positions_are_those_of_the_whole(mixer: str, n_layers: int) -> None:
+    model = lm(mixer, n_layers)
+    at = torch.tensor([[18, 2], [0, 18], [7, 7]])
+    whole = model(TOKENS)
+    assert whole.shape == (3, 19, 40)
+    some = model(TOKENS, at=at)
+    assert some.shape == (3, 2, 40)
+    expected = whole[torch.arange(3)[:, None], at]
+    assert torch.allclose(some, expected, rtol=0, atol=1e-6 * float(expected.detach().abs().max()))
+    assert torch.allclose(model(TOKENS, at=at[:, 0]), some[:, 0], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("mixer", MIXERS.names())
+def test_with_at_the_last_block_works_only_where_wanted(mixer: str) -> None:
+    """Rows that go through each module: the head, MLP, second norm and output projection see one token a document."""
+    model = lm(mixer)
+    rows: dict[str, int] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.LayerNorm):
+            module.register_forward_hook(
+                lambda m, args, out, name=name: rows.__setitem__(name, args[0][..., 0].numel())
+            )
+    model(TOKENS, at=torch.full((3,), 18))
+    narrow = {"norm", "blocks.1.norm2", "blocks.1.mlp.fc1", "blocks.1.mlp.fc2"}
+    outputs = dict.fromkeys(("attention", "hyena", "mamba"), "out_proj")
+    outputs |= {"based": "proj_o", "delta_net": "o_proj", "h3": "output_linear", "base_conv": "projection"}
+    narrow.add(f"blocks.1.mixer.{outputs[mixer]}")
+    queries = {"based": "proj_q", "h3": "q_proj"}
+    narrow |= {f"blocks.1.mixer.{queries[mixer]}"} if mixer in queries else set()
+    assert {name: rows[name] for name in narrow if name in rows} == dict.fromkeys(narrow & rows.keys(), 3)
+    assert f"blocks.1.mixer.{outputs[mixer]}" in rows
+    assert rows[f"blocks.0.mixer.{outputs[mixer]}" if mixer != "based" else "blocks.0.mixer.projection"] == 57
+
+
+@pytest.mark.parametrize("mixer", MIXERS.names())
+def test_resuming_from_a_block_is_running_from_the_start(mixer: str) -> None:
+    model = lm(mixer, 3)
+    inputs: dict[int, torch.Tensor] = {}
+    for i in range(3):
+        tap = model.taps()[f"blocks.{i}.input"]
+        tap.listener = keep(inputs, i)
+    logits = model(TOKENS)
+    for tap in model.taps().values():
+        tap.listener = None
+    at = torch.tensor([3, 18, 0])
+    for i in range(3):
+        assert torch.equal(model.resume(i, inputs[i]), logits)
+        assert torch.equal(model.resume(i, inputs[i], at), model(TOKENS, at=at))
+
+
+@pytest.mark.parametrize("mixer", MIXERS.names())
+def test_replacing_a_site_by_itself_changes_nothing(mixer: str) -> None:
+    model = lm(mixer)
+    plain = model(TOKENS)
+    for site, tap in model.taps().items():
+        shapes: list[torch.Size] = []
+
+        def clone(x: torch.Tensor, shapes: list[torch.Size] = shapes) -> torch.Tensor:
+            shapes.append(x.shape)
+            return x.clone()
+
+        tap.listener = clone
+        assert torch.allclose(model(TOKENS), plain, rtol=0, atol=1e-6 * float(plain.detach().abs().max())), site
+        assert torch.allclose(model(TOKENS, at=torch.full((3,), 18)), plain[:, 18], rtol=0, atol=1e-6), site
+        tap.listener = None
+        assert len(shapes) == 2, site  # each site happens once in a pass
+        assert len(shapes[0]) == len(tap.shape.split()), site
+        assert shapes[0] == shapes[1], site
+        assert shapes[0][tap.position_axis] == 19, site
+        assert shapes[0][0] == 3, site
+
+
+@pytest.mark.parametrize("mixer", MIXERS.names())
+def test_every_writable_site_matters(mixer: str) -> None:
+    model = lm(mixer)
+    plain = model(TOKENS)
+    for site, tap in model.taps().items():
+        tap.listener = lambda x: x + 1
+        changed = not torch.equal(model(TOKENS), plain)
+        tap.listener = None
+        assert changed != tap.readonly, site
+
+
+def test_sites_of_a_mamba_in_order() -> None:
+    inner = ["conv", "u", "gate", "dt", "B", "C", "state", "scan"]
+    block = ["input", "mixer.input", *(f"mixer.{name}" for name in inner), "mixer.output", "output"]
+    assert lm("mamba").sites() == [f"blocks.{i}.{name}" for i in range(2) for name in block]
+    assert "blocks.0.mixer.conv" not in LM(40, 16, 1, "mamba", {"d_conv": 0}).sites()
+
+
+def test_sites_of_an_attention_block_in_order() -> None:
+    names = ["input", "mixer.input", "mixer.q", "mixer.k", "mixer.v", "mixer.pattern", "mixer.heads", "mixer.output",
+             "mlp.input", "mlp.output", "output"]  # fmt: skip
+    assert lm("attention", 1).sites() == [f"blocks.0.{name}" for name in names]
+
+
+@pytest.mark.parametrize(("mixer", "site"), [("mamba", "state"), ("delta_net", "state"), ("based", "state")])
+def test_recurrent_states_reproduce_the_read_out(mixer: str, site: str) -> None:
+    """What the state holds after each position, read with that position's query, is what the mixer read."""
+    model = lm(mixer)
+    seen: dict[str, torch.Tensor] = {}
+    for name, tap in model.taps().items():
+        tap.listener = keep(seen, name)
+    model(TOKENS)
+    at = {name.removeprefix("blocks.1.mixer."): x for name, x in seen.items() if name.startswith("blocks.1.mixer.")}
+    state = at[site]
+    if mixer == "mamba":
+        mixer_module: Any = model.blocks[1].mixer
+        D = mixer_module.D
+        read = torch.einsum("blen,bln->ble", state, at["C"]) + D * at["u"]
+        expected = at["scan"]
+    elif mixer == "delta_net":
+        read, expected = torch.einsum("blhkv,blhk->blhv", state, at["q"]), at["heads"]
+    else:
+        q = at["q"]
+        phi = torch.cat(
+            [torch.ones_like(q[..., :1]), q / 8**0.25, (q[..., :, None] * q[..., None, :]).flatten(-2) / 4], -1
+        )
+        both = torch.einsum("blhpe,blp->blhe", state, phi)
+        read, expected = (both[..., :-1] / both[..., -1:]).flatten(2), at["heads"]
+    assert torch.allclose(read, expected, rtol=1e-4, atol=1e-5 * float(expected.detach().abs().max()))
+
+
+def test_attention_pattern_is_causal_and_sums_to_one() -> None:
+    model = lm("attention")
+    seen: dict[str, torch.Tensor] = {}
+    model.taps()["blocks.0.mixer.pattern"].listener = keep(seen, "pattern")
+    model(TOKENS)
+    pattern = seen["pattern"]
+    assert pattern.shape == (3, 1, 19, 19)
+    assert torch.allclose(pattern.sum(-1), torch.ones(3, 1, 19))
+    assert not pattern.triu(1).any()
+
+
+@pytest.mark.parametrize("mixer", MIXERS.names())
+def test_saved_and_loaded_weights_give_the_same_logits(mixer: str, tmp_path: Path) -> None:
+    first, second = lm(mixer), LM(40, 16, 2, mixer, SMALL.get(mixer), seed=1)
+    assert not torch.equal(first(TOKENS), second(TOKENS))
+    weights = {name: value.clone() for name, value in first.state_dict().items()}
+    save_file(weights, tmp_path / "w.safetensors")
+    second.load_state_dict(load_file(tmp_path / "w.safetensors"))
+    assert torch.equal(first(TOKENS), second(TOKENS))
+
+
+def test_a_seed_fixes_the_weights_and_leaves_torch_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    first, second = lm("mamba"), lm("mamba")
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_positions_are_as_asked() -> None:
+    assert lm("attention").embed_positions is not None
+    assert lm("mamba").embed_positions is None
+    assert lm("mamba", positions="learned").embed_positions is not None
+    none = lm("attention", 1, positions="none")
+    same = torch.full((1, 9), 7)
+    assert torch.allclose(none(same)[:, 0], none(same)[:, 8], atol=1e-6)  # nothing tells positions apart
+    rotary = lm("attention", 2, positions="rotary")
+    assert rotary.embed_positions is None
+    mixer: Any = rotary.blocks[0].mixer
+    assert mixer.rotary is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mixer": "mamab"}, "unknown mixer 'mamab'"),
+        ({"mixer": "mamba", "positions": "rotary"}, "rotary positions are for mixers with an option `rotary`"),
+        ({"positions": "sine"}, "unknown kind of positions 'sine'"),
+        ({"n_layers": 0}, "LM: n_layers must be positive (got 0)"),
+        ({"mixer_options": {"heads": 2}}, "unknown option of attention 'heads'. Did you mean 'num_heads'?"),
+    ],
+)
+def test_bad_arguments_are_one_clear_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        LM(40, 16, **arguments)
+    assert message in str(error.value)
+
+
+def test_a_document_longer_than_the_position_table_is_named() -> None:
+    with pytest.raises(UserError, match="19 tokens exceed the position table"):
+        lm("attention", max_length=10)(TOKENS)
+
+
+class Shift(nn.Module):
+    """A mixer from elsewhere: each token sees its predecessor."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+        self.seen = Tap("seen")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(self.seen(nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]))
+        return y
+
+
+def test_any_module_can_be_the_mixer() -> None:
+    model = me.LM(40, 16, 2, Shift, seed=0)
+    assert "blocks.1.mixer.seen" in model.sites()
+    assert model.state_size(10) is None
+    at = torch.tensor([4, 5, 6])
+    assert torch.allclose(model(TOKENS, at=at), model(TOKENS)[torch.arange(3), at], atol=1e-6)
+    default_std = 16**-0.5 / 3**0.5
+    mixer: Any = model.blocks[0].mixer
+    assert float(mixer.linear.weight.detach().std()) == pytest.approx(default_std, rel=0.15)
+
+
+def test_sizes_of_a_whole_model() -> None:
+    model = LM(8195, 64, 2, "mamba")
+    mixer = 256 * 64 + 128 * 5 + 36 * 128 + 5 * 128 + 128 * 16 + 128 + 128 * 64
+    assert model.n_parameters == 8195 * 64 + 2 * (mixer + 64) + 2 * 64
+    assert model.state_size(36) == 2 * (128 * 16 + 3 * 128)
+    transformer = LM(8195, 64, 2, "attention")
+    mlp = 8 * 64 * 64 + 5 * 64
+    assert transformer.n_parameters == (8195 + 1024) * 64 + 2 * (4 * 64 * 64 + 64 + mlp + 4 * 64) + 2 * 64
