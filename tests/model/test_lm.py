@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import mecheval as me
 from mecheval.errors import UserError
@@ -254,3 +255,24 @@ def test_sizes_of_a_whole_model() -> None:
     transformer = LM(8195, 64, 2, "attention")
     mlp = 8 * 64 * 64 + 5 * 64
     assert transformer.n_parameters == (8195 + 1024) * 64 + 2 * (4 * 64 * 64 + 64 + mlp + 4 * 64) + 2 * 64
+
+
+def test_work_of_a_narrow_last_block_counted_by_hand() -> None:
+    """Multiply-adds of all matrix products in a 1-layer model, one position wanted of 19 in each of 3 documents."""
+    B, L, d, V = 3, 19, 16, 40
+    mlp = 2 * 4 * d * d  # of one token
+    head = d * V
+    counted = {
+        # keys and values of all tokens; one query, one output, one row of scores and one mix of values a document
+        "attention": B * (L * 2 * d * d + d * d + d * d + 2 * L * d + mlp + head),
+        # u, B and the step of all tokens (E = 2d, N = 16, R = 1); gate, C and output of one; the scan is no product
+        "mamba": B * (L * (d * 2 * d + 2 * d * 17 + 2 * d) + d * 2 * d + 2 * d * 16 + 2 * d * d + head),
+        # keys and values everywhere; the query's three taps; the filter, once, over 64-wide layers
+        "hyena": B * (L * 2 * d * d + 3 * d * d + d * d + mlp + head) + L * (3 * 64 + 2 * 64 * 64 + 64 * d),
+    }
+    for mixer, expected in counted.items():
+        model = LM(V, d, 1, mixer, seed=0)
+        with FlopCounterMode(display=False) as counter:
+            model(TOKENS, at=torch.full((3,), 18))
+        taps = 3 * B * d if mixer == "hyena" else 0  # the short convolution's sum, where it is a product of matrices
+        assert counter.get_total_flops() / 2 in (expected, expected + taps), mixer

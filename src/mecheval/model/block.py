@@ -57,13 +57,14 @@ class Block(nn.Module):
             self.norm2 = nn.LayerNorm(d_model)
             self.mlp = MLP(d_model)
         self.output = Tap("output")
+        self._taps = self._collect()
 
     def forward(self, h: Tensor, at: Tensor | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D), or (B, K, D): the same numbers at positions `at` (B, K) only.
 
         While someone listens to a site of this block, all positions are computed, so that sites keep their shapes.
         """
-        if at is not None and any(tap.listening for tap in self.taps().values()):
+        if at is not None and any(tap.listener is not None for tap in self._taps.values()):
             return gather(self.forward(h), at)
         h = self.input(h)
         x = self.mixer_input(self.norm1(h))
@@ -79,6 +80,9 @@ class Block(nn.Module):
 
     def taps(self) -> dict[str, Tap]:
         """Name -> tap, in the order in which they happen: the block's own around those inside the mixer."""
+        return self._taps
+
+    def _collect(self) -> dict[str, Tap]:
         own = {tap.name: tap for tap in vars(self).values() if isinstance(tap, Tap)}
         inside = {f"mixer.{name}": tap for name, tap in taps(self.mixer)}
         first = {name: own.pop(name) for name in ("input", "mixer.input")}

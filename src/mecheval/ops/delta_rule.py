@@ -14,16 +14,15 @@ linear attention with a causal mask:
 
 Measured beside it, compiled loops of the same algebra were no faster at length 36, and four times as long to read.
 
-Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, M = L + K;
-G chunks of C positions, G C >= L, and N = B H, in the order that makes a chunk of all documents contiguous.
+Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, M = L + K,
+N = B H memories, C positions of a chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mecheval.ops.dispatch import use_fast, use_gpu
@@ -31,6 +30,8 @@ from mecheval.ops.queries import as_extra_steps, check_at, take
 
 ONE_CHUNK = 64  # up to this length a document is one chunk: measured faster than two chunks and a memory
 CHUNK = 32  # otherwise: shorter chunks touch the memory more often, longer ones do more products
+
+Memory = tuple[Tensor, Tensor, Tensor | None]  # of a chunk: k_NCD, u_NCV, S_NDV
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, at: Tensor | None = None) -> Tensor:
@@ -76,57 +77,44 @@ def _delta_in_chunks(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, at: Tensor |
     if at is not None and min(length, at.shape[1]) > ONE_CHUNK:
         q, k, v, beta, place_BK = _with_query_steps(q, k, v, beta, at)
         return take(_delta_in_chunks(q, k, v, beta, at=None), place_BK)
-    chunk = length if length <= ONE_CHUNK else CHUNK
-    k_GNCD, v_GNCV, beta_GNC1 = (_to_chunks(x, chunk) for x in (k, v, beta.unsqueeze(3)))
-    u_GNCV, S_GNDV = _writes(k_GNCD, v_GNCV, beta_GNC1)
+    q_NKD, k_NLD, v_NLV, beta_NL1 = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v, beta.unsqueeze(3)))
+    written = _write(_chunks(k_NLD), _chunks(v_NLV), _chunks(beta_NL1))
     if at is None:
-        q_GNCD = _to_chunks(q, chunk)
-        o_GNCV = (q_GNCD @ k_GNCD.mT).tril() @ u_GNCV
-        if S_GNDV is not None:
-            o_GNCV = o_GNCV + q_GNCD @ S_GNDV
-        return _from_chunks(o_GNCV, batch, length)
-    # A few queries: each looks back at everything that was written.
-    u_BLHV = _from_chunks(u_GNCV, batch, length)
-    qk_BHKL = q.transpose(1, 2) @ k.permute(0, 2, 3, 1)
-    seen_B1KL = torch.arange(length) <= at[:, None, :, None]
-    return ((qk_BHKL * seen_B1KL) @ u_BLHV.transpose(1, 2)).transpose(1, 2)
+        o_NKV = _join([_read(q_NCD, *memory) for q_NCD, memory in zip(_chunks(q_NKD), written, strict=True)])
+    else:  # a few queries: each looks back at everything that was written
+        u_NLV = _join([u_NCV for _, u_NCV, _ in written])
+        later_BKL = torch.arange(length) > at.unsqueeze(2)
+        later_NKL = later_BKL.repeat_interleave(k.shape[2], dim=0)
+        o_NKV = (q_NKD @ k_NLD.mT).masked_fill(later_NKL, 0) @ u_NLV
+    return o_NKV.view(batch, k.shape[2], *o_NKV.shape[1:]).transpose(1, 2)
 
 
-def _writes(k_GNCD: Tensor, v_GNCV: Tensor, beta_GNC1: Tensor) -> tuple[Tensor, Tensor | None]:
-    """What every position writes (G, N, C, V), and the memory before every chunk (None if there is one chunk)."""
-    kk_GNCC = beta_GNC1 * (k_GNCD @ k_GNCD.mT)
-    if len(k_GNCD) == 1:
-        return _solve(kk_GNCC, beta_GNC1 * v_GNCV), None
-    S_NDV = k_GNCD.new_zeros(k_GNCD.shape[1], k_GNCD.shape[3], v_GNCV.shape[3])
-    writes, memories = [], []
-    for k_NCD, v_NCV, beta_NC1, kk_NCC in zip(k_GNCD, v_GNCV, beta_GNC1, kk_GNCC, strict=True):
-        u_NCV = _solve(kk_NCC, beta_NC1 * torch.baddbmm(v_NCV, k_NCD, S_NDV, alpha=-1))
-        writes.append(u_NCV)
-        memories.append(S_NDV)
-        S_NDV = torch.baddbmm(S_NDV, k_NCD.mT, u_NCV)
-    return torch.stack(writes), torch.stack(memories)
+def _write(k: Sequence[Tensor], v: Sequence[Tensor], beta: Sequence[Tensor]) -> Iterator[Memory]:
+    """For each chunk: its keys, what its positions write, and the memory before it."""
+    S_NDV: Tensor | None = None
+    for c, (k_NCD, v_NCV, beta_NC1) in enumerate(zip(k, v, beta, strict=True)):
+        missing_NCV = v_NCV if S_NDV is None else torch.baddbmm(v_NCV, k_NCD, S_NDV, alpha=-1)
+        # The solver reads the matrix below its diagonal only, and takes ones on the diagonal.
+        u_NCV: Tensor = torch.linalg.solve_triangular(
+            beta_NC1 * (k_NCD @ k_NCD.mT), beta_NC1 * missing_NCV, upper=False, unitriangular=True
+        )
+        yield k_NCD, u_NCV, S_NDV
+        if c + 1 < len(k):
+            S_NDV = k_NCD.mT @ u_NCV if S_NDV is None else torch.baddbmm(S_NDV, k_NCD.mT, u_NCV)
 
 
-def _solve(matrix: Tensor, right: Tensor) -> Tensor:
-    """Solve with the matrix below its diagonal, ones on it, and zeros above, whatever stands there."""
-    x: Tensor = torch.linalg.solve_triangular(matrix, right, upper=False, unitriangular=True)
-    return x
+def _chunks(x_NLX: Tensor) -> Sequence[Tensor]:
+    # one chunk is not split, because the gradient of a split is a copy
+    return (x_NLX,) if x_NLX.shape[1] <= ONE_CHUNK else x_NLX.split(CHUNK, dim=1)
 
 
-def _to_chunks(x_BLHX: Tensor, chunk: int) -> Tensor:
-    """(B, L, H, X) as (G, N, C, X); zeros fill up the last chunk: they write nothing."""
-    batch, length, _, size = x_BLHX.shape
-    if length % chunk:
-        x_BLHX = F.pad(x_BLHX, (0, 0, 0, 0, 0, -length % chunk))
-    x_BGCHX = x_BLHX.reshape(batch, -1, chunk, *x_BLHX.shape[2:])
-    return x_BGCHX.permute(1, 0, 3, 2, 4).reshape(x_BGCHX.shape[1], -1, chunk, size)
+def _join(x_NCX: list[Tensor]) -> Tensor:
+    return x_NCX[0] if len(x_NCX) == 1 else torch.cat(x_NCX, dim=1)
 
 
-def _from_chunks(x_GNCX: Tensor, batch: int, length: int) -> Tensor:
-    """The inverse of `_to_chunks`."""
-    chunks, documents, chunk, size = x_GNCX.shape
-    x_GBHCX = x_GNCX.reshape(chunks, batch, documents // batch, chunk, size)
-    return x_GBHCX.permute(1, 0, 3, 2, 4).reshape(batch, chunks * chunk, -1, size)[:, :length]
+def _read(q_NCD: Tensor, k_NCD: Tensor, u_NCV: Tensor, S_NDV: Tensor | None) -> Tensor:
+    o_NCV = (q_NCD @ k_NCD.mT).tril() @ u_NCV
+    return o_NCV if S_NDV is None else torch.baddbmm(o_NCV, q_NCD, S_NDV)
 
 
 def _with_query_steps(
