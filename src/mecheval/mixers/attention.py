@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from mecheval.errors import UserError
 from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
-from mecheval.mixers.parts import gather
+from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
 
@@ -56,7 +56,7 @@ class Attention(Mixer):
             q_BKD, k_BLD, v_BLD = self.Wqkv(x).split(d, dim=-1)
         else:
             W, b = self.Wqkv.weight, self.Wqkv.bias
-            q_BKD = F.linear(gather(x, at), W[:d], None if b is None else b[:d])
+            q_BKD = F.linear(take(x, at), W[:d], None if b is None else b[:d])
             k_BLD, v_BLD = F.linear(x, W[d:], None if b is None else b[d:]).split(d, dim=-1)
         q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)
         if self.rotary:

@@ -15,8 +15,9 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, fits
-from mecheval.mixers.parts import PositionFeatures, ShortConv, gather
+from mecheval.mixers.parts import PositionFeatures, ShortConv
 from mecheval.ops.long_conv import long_conv
+from mecheval.ops.queries import take
 from mecheval.ops.short_conv import short_conv
 from mecheval.sites import Tap
 
@@ -69,7 +70,7 @@ class BaseConv(Mixer):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """Y = conv(x) ⊙ projection(x) + x."""
-        here = x if at is None else gather(x, at)
+        here = x if at is None else take(x, at)
         return self.conv_out(self.conv(x, at)) * self.gate(self.projection(here)) + here
 
     def state_size(self, length: int) -> int:
@@ -104,4 +105,4 @@ class LongFilter(nn.Module):
         length = x.shape[1]
         fits(length, self.l_max, "base_conv")
         k_LD: Tensor = self.mlp(self.pos_emb.z[0, :length])
-        return long_conv(x, k_LD, at) + (x if at is None else gather(x, at))
+        return long_conv(x, k_LD, at) + (x if at is None else take(x, at))

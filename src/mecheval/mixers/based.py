@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
 from mecheval.mixers.base_conv import BaseConv, BaseConvOptions, check_kernel
-from mecheval.mixers.parts import gather
+from mecheval.ops.queries import take
 from mecheval.ops.taylor_attention import taylor_attention, taylor_states
 from mecheval.sites import Tap
 
@@ -65,7 +65,7 @@ class TaylorAttention(Mixer):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """y_t = proj_o(Σ_{j<=t} A_tj v_j / Σ_{j<=t} A_tj), A_tj = φ(q_t)·φ(k_j)."""
-        q = self._split(self.q(self.proj_q(x if at is None else gather(x, at))))
+        q = self._split(self.q(self.proj_q(x if at is None else take(x, at))))
         k, v = self._split(self.k(self.proj_k(x))), self._split(self.v(self.proj_v(x)))
         if self.state.listening:
             self.state(taylor_states(k, v))

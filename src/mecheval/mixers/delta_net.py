@@ -18,8 +18,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
-from mecheval.mixers.parts import ShortConv, gather, projected_conv_at, rms_norm
+from mecheval.mixers.parts import ShortConv, projected_conv_at, rms_norm
 from mecheval.ops.delta_rule import delta_rule, delta_rule_states
+from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
 
@@ -79,7 +80,7 @@ class DeltaNet(Mixer):
                 q = self.q_conv(projected_conv_at(x, self.q_proj.weight, None, self.q_conv1d.weight, None, at))
             k, v = self.k_conv(self.k_conv1d(self.k_proj(x))), self.v_conv(self.v_conv1d(self.v_proj(x)))
         else:
-            q, k, v = self.q_proj(x if at is None else gather(x, at)), self.k_proj(x), self.v_proj(x)
+            q, k, v = self.q_proj(x if at is None else take(x, at)), self.k_proj(x), self.v_proj(x)
         q = self.q(unit(self._split(F.silu(q))) * self.d_head**-0.5)  # (B, L or K, H, E)
         k, v = self.k(unit(self._split(F.silu(k)))), self.v(self._split(F.silu(v)))  # (B, L, H, E)
         beta = self.beta(torch.sigmoid(self.b_proj(x)))  # (B, L, H)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from mecheval.errors import UserError
 from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, fits
-from mecheval.mixers.parts import gather
 from mecheval.ops.h3_kernels import diagonal_kernel, h3_mix, shift_kernel
 from mecheval.ops.long_conv import long_conv
+from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
 
@@ -61,7 +61,7 @@ class H3(Mixer):
         """K' = ks ∗ k + D_k k; o[e2] = Σ_e1 q[e1] (kd ∗ + D)(k'[e1] v[e2])."""
         length = x.shape[1]
         fits(length, self.options.l_max, "h3")
-        q = self.q(self.q_proj(x if at is None else gather(x, at)))
+        q = self.q(self.q_proj(x if at is None else take(x, at)))
         k, v = self.k(self.k_proj(x)), self.v(self.v_proj(x))
         k = self.shift(long_conv(k, self.ssm_k_kernel.kernel(length)) + self.ssm_k_D * k)
         o_BKHP = h3_mix(self._split(q), self._split(k), self._split(v), self.kernel.kernel(length), self.D, at)

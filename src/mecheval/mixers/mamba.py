@@ -22,7 +22,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mecheval.mixers.base import MIXERS, Mixer, MixerOptions
-from mecheval.mixers.parts import ShortConv, gather
+from mecheval.mixers.parts import ShortConv
+from mecheval.ops.queries import take
 from mecheval.ops.selective_scan import selective_scan, selective_scan_states
 from mecheval.sites import Tap
 
@@ -78,11 +79,11 @@ class Mamba(Mixer):
         if at is None:
             u, gate = self.in_proj(x).split(E, dim=-1)
         else:
-            u, gate = F.linear(x, self.in_proj.weight[:E]), F.linear(gather(x, at), self.in_proj.weight[E:])
+            u, gate = F.linear(x, self.in_proj.weight[:E]), F.linear(take(x, at), self.in_proj.weight[E:])
         if self.d_conv:
             u = self.conv(self.conv1d(u))
         u = self.u(F.silu(u))
-        here = u if at is None else gather(u, at)
+        here = u if at is None else take(u, at)
         if at is None:
             low, B, C = self.x_proj(u).split([R, N, N], dim=-1)
         else:

@@ -11,13 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mecheval.ops.queries import take
 from mecheval.ops.short_conv import short_conv
-
-
-def gather(x: Tensor, at: Tensor) -> Tensor:
-    """X (B, L, ...) at positions `at` (B, K): (B, K, ...)."""
-    rows = torch.arange(len(x), device=x.device)[:, None]
-    return x[rows, at]
 
 
 class ShortConv(nn.Conv1d):
@@ -41,7 +36,7 @@ def projected_conv_at(
     width = taps.shape[-1]
     seen_BKW = at[:, :, None] - torch.arange(width - 1, -1, -1, device=x.device)
     batch, count = at.shape
-    window = gather(x, seen_BKW.clamp(min=0).view(batch, -1)).view(batch, count, width, -1)
+    window = take(x, seen_BKW.clamp(min=0).view(batch, -1)).view(batch, count, width, -1)
     u_BKWC = F.linear(window, weight, bias) * (seen_BKW >= 0)[..., None]  # zeros, not bias, before the first token
     y = torch.einsum("bkwc,cw->bkc", u_BKWC, taps[:, 0])
     return y if taps_bias is None else y + taps_bias

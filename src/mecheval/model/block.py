@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.mixers import Mixer
-from mecheval.mixers.parts import gather, rms_norm
+from mecheval.mixers.parts import rms_norm
+from mecheval.ops.queries import take
 from mecheval.sites import Tap, taps
 
 
@@ -65,14 +66,14 @@ class Block(nn.Module):
         While someone listens to a site of this block, all positions are computed, so that sites keep their shapes.
         """
         if at is not None and any(tap.listener is not None for tap in self._taps.values()):
-            return gather(self.forward(h), at)
+            return take(self.forward(h), at)
         h = self.input(h)
         x = self.mixer_input(self.norm1(h))
         if at is None:
             mixed = self.mixer(x)
         else:
-            mixed = self.mixer(x, at) if isinstance(self.mixer, Mixer) else gather(self.mixer(x), at)
-            h = gather(h, at)
+            mixed = self.mixer(x, at) if isinstance(self.mixer, Mixer) else take(self.mixer(x), at)
+            h = take(h, at)
         h = h + self.mixer_output(mixed)
         if not self.is_mamba:
             h = h + self.mlp_output(self.mlp(self.mlp_input(self.norm2(h))))

@@ -49,8 +49,8 @@ def taylor_attention(q: Tensor, k: Tensor, v: Tensor, at: Tensor | None = None) 
     elif length < LINEAR_FROM:
         out = _Pairwise.apply(*inputs, _causal(length, q))  # type: ignore[no-untyped-call]
     else:
-        q_NLF, k_NLF, v_NLV = inputs
-        out = _Chunked.apply(_distinct_features(q_NLF), _distinct_features(k_NLF), v_NLV)  # type: ignore[no-untyped-call]
+        q_NLE, k_NLE = _distinct_features(inputs[0]), _distinct_features(inputs[1])
+        out = _Chunked.apply(*inputs, q_NLE, k_NLE)  # type: ignore[no-untyped-call]
     return out.view(len(k), heads, *out.shape[1:]).transpose(1, 2)
 
 
@@ -107,17 +107,22 @@ def _causal(length: int, like: Tensor) -> Tensor:
     return like.new_ones(1, length, length).tril_()
 
 
+def _weigh(q_NKF: Tensor, k_NLF: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """1 + s, and twice the weight, (1 + s)² + 1, where the mask is 1; zero where it is 0."""
+    root_NKL = torch.baddbmm(mask, q_NKF, k_NLF.mT, alpha=q_NKF.shape[2] ** -0.5).mul_(mask)
+    return root_NKL, torch.addcmul(mask, root_NKL, root_NKL)
+
+
 class _Pairwise(torch.autograd.Function):
     """All pairs, in few operations and mostly in place; the mask is 1 where a query sees a key, else 0.
 
-    The weights are doubled, (1 + s)² + 1, which the division cancels. They are at least 1, so that the reference's
-    1e-12 in the divisor would change nothing.
+    That weights are doubled cancels in the division. They are at least 1, so that the reference's 1e-12 in the
+    divisor would change nothing.
     """
 
     @staticmethod
     def forward(ctx: Any, q_NKF: Tensor, k_NLF: Tensor, v_NLV: Tensor, mask: Tensor) -> Tensor:
-        root_NKL = torch.baddbmm(mask, q_NKF, k_NLF.mT, alpha=q_NKF.shape[2] ** -0.5).mul_(mask)  # 1 + s
-        A_NKL = torch.addcmul(mask, root_NKL, root_NKL)
+        root_NKL, A_NKL = _weigh(q_NKF, k_NLF, mask)
         total_NK1 = A_NKL.sum(2, keepdim=True)
         out_NKV = torch.bmm(A_NKL, v_NLV).div_(total_NK1)
         ctx.save_for_backward(q_NKF, k_NLF, v_NLV, root_NKL, A_NKL, total_NK1, out_NKV)
@@ -135,43 +140,50 @@ class _Pairwise(torch.autograd.Function):
 
 
 class _Chunked(torch.autograd.Function):
-    """Linear attention: pairs within a chunk, the state for all that came before it, so that cost is linear in length.
+    """Pairs within a chunk, and the state for all that came before it, so that the cost is linear in the length.
 
-    A column of ones beside v makes the divisor one more numerator.
+    Pairs are weighed as in `_Pairwise`: products of features would cancel badly where q and k are long and s is
+    small. A column of ones beside v makes the divisor one more numerator.
     """
 
     @staticmethod
-    def forward(ctx: Any, q_NLE: Tensor, k_NLE: Tensor, v_NLV: Tensor) -> Tensor:
+    def forward(ctx: Any, q_NLF: Tensor, k_NLF: Tensor, v_NLV: Tensor, phi_q_NLE: Tensor, phi_k_NLE: Tensor) -> Tensor:
         v_NLW = F.pad(v_NLV, (0, 1), value=1.0)
         sums_NLW = torch.empty_like(v_NLW)
-        S_NEW = v_NLW.new_zeros(len(q_NLE), q_NLE.shape[2], v_NLW.shape[2])
+        S_NEW = v_NLW.new_zeros(len(v_NLW), phi_k_NLE.shape[2], v_NLW.shape[2])
         states = []
-        for q, k, v, sums in zip(*_chunks(q_NLE, k_NLE, v_NLW, sums_NLW), strict=True):
+        chunks = _chunks(q_NLF, k_NLF, v_NLW, phi_q_NLE, phi_k_NLE, sums_NLW)
+        for q, k, v, phi_q, phi_k, sums in zip(*chunks, strict=True):
             states.append(S_NEW)
-            A = torch.bmm(q, k.mT).tril_()
-            sums.copy_(torch.bmm(A, v).baddbmm_(q, S_NEW))
-            S_NEW = torch.baddbmm(S_NEW, k.mT, v)
+            _, A = _weigh(q, k, _causal(q.shape[1], q))
+            sums.copy_(torch.bmm(A, v).baddbmm_(phi_q, S_NEW))
+            S_NEW = torch.baddbmm(S_NEW, phi_k.mT, v)
         total_NL1 = sums_NLW[:, :, -1:]
         out_NLV = sums_NLW[:, :, :-1] / total_NL1
-        ctx.save_for_backward(q_NLE, k_NLE, v_NLW, total_NL1, out_NLV, *states)
+        ctx.save_for_backward(q_NLF, k_NLF, v_NLW, phi_q_NLE, phi_k_NLE, total_NL1, out_NLV, *states)
         return out_NLV
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dout_NLV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q_NLE, k_NLE, v_NLW, total_NL1, out_NLV, *states = ctx.saved_tensors
+    def backward(ctx: Any, dout_NLV: Tensor) -> tuple[Tensor, ...]:
+        *inputs, total_NL1, out_NLV = ctx.saved_tensors[:7]
+        states = ctx.saved_tensors[7:]
         dsums_NLV = dout_NLV / total_NL1
         dsums_NLW = torch.cat([dsums_NLV, -(dsums_NLV * out_NLV).sum(2, keepdim=True)], dim=2)
-        dq_NLE, dk_NLE, dv_NLW = (torch.empty_like(x) for x in (q_NLE, k_NLE, v_NLW))
+        gradients = [torch.empty_like(x) for x in inputs]
         dS_NEW = torch.zeros_like(states[0])
-        parts = _chunks(q_NLE, k_NLE, v_NLW, dsums_NLW, dq_NLE, dk_NLE, dv_NLW)
-        for q, k, v, dsums, dq, dk, dv, S_NEW in reversed(list(zip(*parts, states, strict=True))):
-            A, dA = torch.bmm(q, k.mT).tril_(), torch.bmm(dsums, v.mT).tril_()
-            dq.copy_(torch.bmm(dA, k).baddbmm_(dsums, S_NEW.mT))
-            dk.copy_(torch.bmm(dA.mT, q).baddbmm_(v, dS_NEW.mT))
-            dv.copy_(torch.bmm(A.mT, dsums).baddbmm_(k, dS_NEW))
-            dS_NEW.baddbmm_(q.mT, dsums)
-        return dq_NLE, dk_NLE, dv_NLW[:, :, :-1]
+        chunks = list(zip(*_chunks(*inputs, dsums_NLW, *gradients), states, strict=True))
+        for q, k, v, phi_q, phi_k, dsums, dq, dk, dv, dphi_q, dphi_k, S_NEW in reversed(chunks):
+            root, A = _weigh(q, k, _causal(q.shape[1], q))
+            ds = torch.bmm(dsums, v.mT).mul_(root).mul_(2 * q.shape[2] ** -0.5)
+            dq.copy_(torch.bmm(ds, k))
+            dk.copy_(torch.bmm(ds.mT, q))
+            dv.copy_(torch.bmm(A.mT, dsums).baddbmm_(phi_k, dS_NEW))
+            dphi_q.copy_(torch.bmm(dsums, S_NEW.mT))
+            dphi_k.copy_(torch.bmm(v, dS_NEW.mT))
+            dS_NEW.baddbmm_(phi_q.mT, dsums)
+        dq_NLF, dk_NLF, dv_NLW, *dphi = gradients
+        return dq_NLF, dk_NLF, dv_NLW[:, :, :-1], *dphi
 
 
 def _chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
