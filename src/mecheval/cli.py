@@ -24,6 +24,7 @@ app = typer.Typer(
 lists = typer.Typer(help="List what there is.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(lists, name="list")
 console = Console(highlight=False)
+aside = Console(stderr=True)  # what is not the answer: never in a pipe
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Preset = Annotated[str | None, typer.Option(help="A named set of options; default: the paper's.")]
@@ -131,10 +132,11 @@ def sample(
     task = build_task(task_name, preset, **given_options(assignments, context.args))
     if tree and not isinstance(task, ATR):
         raise UserError(f"{task_name} documents have no tree; --tree is for: atr.")
-    corpus = task.corpus(n, split, seed)
-    batch = corpus.batch()
     many = max(n, STATISTICS_FROM)
-    stats = show.statistics(task.sample(many, split, seed))
+    with aside.status("drawing documents (the first time, this compiles the sampler)"):
+        corpus = task.corpus(n, split, seed)
+        batch = corpus.batch()
+        stats = show.statistics(task.sample(many, split, seed))
     if as_json:
         documents = [
             {

@@ -33,7 +33,7 @@ def document(task: Task, batch: Batch, row: int) -> Text:
     style_of = {place: STYLES[role] for role, place in reversed(places.items())}
     style_of |= {places[role]: STYLES[role] for role in ("value", "key")} | dict.fromkeys(answered, STYLES["answer"])
     length = int(batch.lengths[row])
-    text = Text(f"{int(batch.index[row])}: ", "dim")
+    text = Text().append(f"{int(batch.index[row])}: ", "dim")
     text.append_text(
         Text(" ").join(
             Text(task.symbol(token), style_of.get(i, "")) for i, token in enumerate(batch.tokens[row, :length].tolist())
@@ -56,7 +56,7 @@ def derivation(task: ATR, corpus: Corpus, row: int) -> Tree:
     owner = [name for name in task.grammar.nonterminals for _ in task.grammar.rules[name]]
 
     def label(i: int) -> Text:
-        text = Text(owner[rules[i]] + " ", "italic") if rules[i] >= 0 else Text()
+        text = Text().append(owner[rules[i]] + " ", "italic") if rules[i] >= 0 else Text()
         return text.append(task.symbol(int(tokens[i])), style_of.get(i, "")).append(f" @{i}", "dim")
 
     length = int(batch.roles["divider"][0])

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 
 from golden.cases import DATA, LM_CASES, MIXER_CASES, Case, relative_error
 from mecheval.mixers import build_mixer
+from mecheval.mixers.parts import RMSNorm
 from mecheval.model import load_zoology
-from mecheval.model.block import MLP, RMSNorm
+from mecheval.model.block import MLP
 from mecheval.model.interop import our_name
 from mecheval.ops import dispatch
 

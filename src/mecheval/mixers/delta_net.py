@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
-from mecheval.mixers.parts import ShortConv, projected_conv_at, rms_norm
+from mecheval.mixers.parts import RMSNorm, ShortConv, projected_conv_at
 from mecheval.ops.delta_rule import delta_rule, delta_rule_states
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
@@ -30,18 +30,6 @@ class DeltaNetOptions(MixerOptions):
     num_heads: int = Field(1, ge=1, description="heads")
     use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
     conv_size: int = Field(4, ge=1, description="their taps")
-
-
-class RMSNorm(nn.Module):
-    """RMSNorm over a head's output; one weight for all heads."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Over the last axis."""
-        return rms_norm(x, self.weight)
 
 
 @MIXERS.register("delta_net")
@@ -64,7 +52,7 @@ class DeltaNet(Mixer):
             self.k_conv1d = ShortConv(d_model, options.conv_size, bias=False)
             self.v_conv1d = ShortConv(d_model, options.conv_size, bias=False)
             self.q_conv, self.k_conv, self.v_conv = Tap("q_conv"), Tap("k_conv"), Tap("v_conv")
-        self.o_norm = RMSNorm(self.d_head)
+        self.o_norm = RMSNorm(self.d_head)  # one weight for all heads
         self.o_proj = nn.Linear(d_model, d_model, bias=False)
         self.q, self.k, self.v = Tap("q", "B L H E"), Tap("k", "B L H E"), Tap("v", "B L H E")
         self.beta = Tap("beta", "B L H")

@@ -53,6 +53,13 @@ class PositionFeatures(nn.Module):
         self.z = nn.Parameter(z, requires_grad=trained)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
-    """X / sqrt(mean(x²) + eps) · weight, over the last axis."""
-    return F.rms_norm(x, weight.shape, weight, eps)
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x²) + 1e-5) · weight, over the last axis."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Over the last axis."""
+        return F.rms_norm(x, self.weight.shape, self.weight, 1e-5)

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.mixers import Mixer
-from mecheval.mixers.parts import rms_norm
+from mecheval.mixers.parts import RMSNorm
 from mecheval.ops.queries import take
 from mecheval.sites import Tap, taps
-
-
-class RMSNorm(nn.Module):
-    """h / sqrt(mean(h²) + 1e-5) · weight."""
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(d_model))
-
-    def forward(self, h: Tensor) -> Tensor:
-        """Over the last axis."""
-        return rms_norm(h, self.weight)
 
 
 class MLP(nn.Module):
