@@ -146,10 +146,11 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, at: Tensor | None) -> Tensor:
         inputs = [x.contiguous() for x in (q, k, v, kernel)]
-        out_BAHP = torch.zeros_like(inputs[0])
         if at is None:
+            out_BAHP = torch.empty_like(inputs[0])
             h3_mix_kernel.forward(*(x.numpy() for x in (*inputs, out_BAHP)))
         else:
+            out_BAHP = torch.zeros_like(inputs[0])
             inputs.append(at.contiguous())
             h3_mix_kernel.forward_at(*(x.numpy() for x in (*inputs, out_BAHP)))
         ctx.save_for_backward(*inputs)
@@ -159,9 +160,12 @@ class _Mix(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
-        gradients = [torch.zeros_like(x) for x in inputs[:4]]
-        backward = h3_mix_kernel.backward if len(inputs) == 4 else h3_mix_kernel.backward_at
-        backward(*(x.numpy() for x in (*inputs, dout.contiguous(), *gradients)))
+        if len(inputs) == 4:
+            gradients = [torch.empty_like(x) for x in inputs]
+            h3_mix_kernel.backward(*(x.numpy() for x in (*inputs, dout.contiguous(), *gradients)))
+        else:
+            gradients = [torch.zeros_like(x) for x in inputs[:4]]
+            h3_mix_kernel.backward_at(*(x.numpy() for x in (*inputs, dout.contiguous(), *gradients)))
         return *gradients, None
 
 

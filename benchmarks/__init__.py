@@ -1,0 +1,1 @@
+"""Speed against references and peers, as ratios measured in one run."""

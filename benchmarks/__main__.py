@@ -1,0 +1,11 @@
+"""All benchmarks: ratios against a reference or a peer, measured in one run. Machines are noisy; ratios less so."""
+
+from __future__ import annotations
+
+from benchmarks import convs, delta, growth, layers, scan, steps, tasks
+from benchmarks.harness import show
+
+show([row for part in (tasks, scan, delta, convs, layers, steps) for row in part.run()])
+for case in tasks.CASES:
+    tasks.peak_memory(case)
+growth.main()
