@@ -10,53 +10,41 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from benchmarks.harness import Row, interleaved, show
-from torch import Tensor
 
 import mecheval as me
+from benchmarks.harness import Row, interleaved, show
 from mecheval.mixers import MIXERS
 
 SLOWDOWN = {"h3": 4.0}
 """How many times attention's step a mixer's may take; 2.5 unless said otherwise."""
 
 
-def step(mixer: str, forward: Callable[[me.LM, Tensor, Tensor], Tensor]) -> Callable[[], None]:
+def step(mixer: str, narrow: bool = True) -> Callable[[], None]:
     """A function that makes one step, with data and optimiser ready."""
     task = me.build_task("ar", preset="paper")
     batch = task.sample(32)
     tokens, at = batch.tokens[:, :36].contiguous(), batch.roles["query"]
     lm = me.LM(task.vocab_size, 64, 2, mixer, seed=0)
+    if not narrow:  # a listener in the last block makes it compute all positions
+        lm.taps()["blocks.1.output"].listener = lambda x: x
     optimiser = torch.optim.AdamW(lm.parameters(), lr=1e-3, weight_decay=0, fused=True)
 
-    def run() -> None:
+    def make() -> None:
         optimiser.zero_grad()
-        F.cross_entropy(forward(lm, tokens, at), batch.answers).backward()
+        F.cross_entropy(lm(tokens, at=at), batch.answers).backward()
         optimiser.step()
 
-    return run
-
-
-def narrow(lm: me.LM, tokens: Tensor, at: Tensor) -> Tensor:
-    return lm(tokens, at=at)  # type: ignore[no-any-return]
-
-
-def head_only(lm: me.LM, tokens: Tensor, at: Tensor) -> Tensor:
-    h = lm.embedded(tokens)
-    for block in lm.blocks:
-        h = block(h)
-    return F.linear(lm.norm(h[torch.arange(len(h)), at]), lm.embed.weight)
+    return make
 
 
 def run() -> list[Row]:
-    times = interleaved({**{name: step(name, narrow) for name in MIXERS.names()}, "head": step("attention", head_only)})
+    steps = {**{name: step(name) for name in MIXERS.names()}, "head only": step("attention", narrow=False)}
+    times = interleaved(steps, rounds=60, seconds=20)
     rows = [
         Row(f"step: {name} against attention", times[name], times["attention"], 1 / SLOWDOWN.get(name, 2.5))
         for name in MIXERS.names()
     ]
-    return [
-        *rows,
-        Row("step: attention, `at` in the last block against head only", times["attention"], times["head"], 1.4),
-    ]
+    return [*rows, Row("step: attention, `at` against head only", times["attention"], times["head only"], 1.4)]
 
 
 if __name__ == "__main__":
