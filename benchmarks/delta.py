@@ -1,4 +1,7 @@
-"""The delta rule, forward and backward, batch 32, against the recurrence as a loop over time."""
+"""The delta rule, forward and backward, batch 32, against the recurrence as a loop over time.
+
+`naive` is flash-linear-attention's loop, `reference` this project's own, which copies less.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.harness import Row, interleaved, show
+from benchmarks.peers import naive_delta_rule
 from mecheval.ops.delta_rule import delta_rule, delta_rule_reference
 
 BATCH = 32
@@ -32,14 +36,28 @@ def step(rule: Rule, leaves: list[Tensor]) -> object:
     return torch.autograd.grad(o, leaves, torch.ones_like(o))
 
 
+def naive() -> Rule:
+    recurrence = naive_delta_rule()
+    if recurrence is None:
+        raise SystemExit("this benchmark needs the dev extra (fla-core)")
+
+    def rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+        return recurrence(*(x.transpose(1, 2) for x in (q, k, v, beta)))[0].transpose(1, 2)
+
+    return rule
+
+
 def run() -> list[Row]:
     rows = []
     for length, target in TARGETS.items():
         for heads, size in HEADS:
             leaves = inputs(length, heads, size)
-            ms = interleaved({f.__name__: partial(step, f, leaves) for f in (delta_rule, delta_rule_reference)})
-            ours, loop = ms.values()
-            rows.append(Row(f"delta rule L {length} H {heads} D {size} against reference", ours, loop, target))
+            peers = {"reference": delta_rule_reference, "naive": naive()}
+            ms = interleaved({name: partial(step, f, leaves) for name, f in {"ours": delta_rule, **peers}.items()})
+            for peer, wanted in (("reference", None), ("naive", target)):
+                rows.append(
+                    Row(f"delta rule L {length} H {heads} D {size} against {peer}", ms["ours"], ms[peer], wanted)
+                )
     ms = interleaved({str(n): partial(step, delta_rule, inputs(n, 1, 64, batch=4)) for n in (128, 1024)})
     each = {n: ms[str(n)] / (4 * n) * 1e3 for n in (128, 1024)}
     return [*rows, Row("delta rule, 1000 positions at L 1024 against L 128", each[1024], each[128], target=0.8)]

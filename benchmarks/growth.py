@@ -11,13 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import PEAK
+
 LENGTHS = (64, 128, 256, 512, 1024)
 LAYERS = {"attention": 0, "based": 1, "delta_net": 0, "h3": 0, "hyena": 0, "mamba": 0}
 RECURRENT = ("based", "delta_net", "mamba")
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
-PROGRAM = """
-import resource, statistics, sys, time
+PROGRAM = f"""{PEAK}
+import statistics, sys, time
 import torch
 from mecheval.mixers import build_mixer
 torch.set_num_threads(1)
@@ -28,7 +30,6 @@ def run(length):
     start = time.perf_counter()
     mixer(x).sum().backward()
     return time.perf_counter() - start
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 run(16); run(256)
 before = peak()
 times = [run(length) for _ in range(7)]

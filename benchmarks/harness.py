@@ -55,3 +55,11 @@ def show(rows: list[Row]) -> None:
     for row in rows:
         target = "" if row.target is None else f"{row.target:g}{'' if row.ratio >= row.target else '  missed'}"
         print(f"{row.name:{width}}  {row.ours_ms:10.3f}  {row.peer_ms:10.3f}  {row.ratio:7.2f}  {target}".rstrip())
+
+
+PEAK = """
+def peak():
+    status = open("/proc/self/status").read()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+"""
+"""Source of a function for a process of its own: its peak memory in MB (Linux; `getrusage` counts the parent too)."""

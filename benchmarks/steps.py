@@ -38,13 +38,13 @@ def step(mixer: str, narrow: bool = True) -> Callable[[], None]:
 
 
 def run() -> list[Row]:
-    steps = {**{name: step(name) for name in MIXERS.names()}, "head only": step("attention", narrow=False)}
-    times = interleaved(steps, rounds=60, seconds=20)
+    times = interleaved({name: step(name) for name in MIXERS.names()}, rounds=60, seconds=15)
     rows = [
         Row(f"step: {name} against attention", times[name], times["attention"], 1 / SLOWDOWN.get(name, 2.5))
         for name in MIXERS.names()
     ]
-    return [*rows, Row("step: attention, `at` against head only", times["attention"], times["head only"], 1.4)]
+    pair = interleaved({"at": step("attention"), "head": step("attention", narrow=False)}, rounds=200, seconds=15)
+    return [*rows, Row("step: attention, `at` against head only", pair["at"], pair["head"], 1.4)]
 
 
 if __name__ == "__main__":

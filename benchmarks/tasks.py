@@ -6,7 +6,7 @@ import subprocess
 import sys
 from functools import partial
 
-from benchmarks.harness import Row, interleaved, show
+from benchmarks.harness import PEAK, Row, interleaved, show
 from mecheval.tasks import build_task
 
 DOCUMENTS, REFERENCE = 100_032, 2_000
@@ -30,18 +30,18 @@ def run() -> list[Row]:
 def peak_memory(case: str) -> float:
     """MB by which drawing a training set raises a fresh process's peak."""
     name, preset = case.split("/")
-    program = (
-        "import resource, sys, mecheval; from mecheval.tasks import build_task;"
-        "task = build_task(*sys.argv[1:]); task.corpus(10);"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
-        f"before = peak(); corpus = task.corpus({DOCUMENTS}); print(peak() - before, peak(), corpus.nbytes)"
-    )
+    program = f"""{PEAK}
+import sys, mecheval
+task = mecheval.build_task(*sys.argv[1:])
+task.corpus(10)
+before = peak()
+corpus = task.corpus({DOCUMENTS})
+print(peak() - before, peak(), corpus.nbytes)
+"""
     out = subprocess.run([sys.executable, "-c", program, name, preset], capture_output=True, text=True, check=True)
-    rise, peak, stored = map(int, out.stdout.split())
-    print(
-        f"{case}: {stored / 1e6:.0f} MB stored; drawing raises the peak by {rise / 1024:.0f} MB to {peak / 1024:.0f} MB"
-    )
-    return rise / 1024
+    rise, peak, stored = map(float, out.stdout.split())
+    print(f"{case}: {stored / 1e6:.0f} MB stored; drawing raises the peak by {rise:.0f} MB to {peak:.0f} MB")
+    return rise
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from benchmarks.peers import naive_delta_rule
 from torch import nn
 
 from mecheval.mixers import build_mixer
@@ -59,24 +59,12 @@ def test_mamba_equals_transformers(d_conv: int, path: dispatch.Path) -> None:
         compare(ours, theirs, 48)
 
 
-def naive_delta_rule() -> Any:
-    """flash-linear-attention's readable recurrence, from its file: importing the package would need Triton."""
-    package = importlib.util.find_spec("fla")
-    if package is None or not package.submodule_search_locations:
-        pytest.skip("flash-linear-attention (fla-core) is not installed")
-    path = f"{package.submodule_search_locations[0]}/ops/delta_rule/naive.py"
-    spec = importlib.util.spec_from_file_location("fla_naive_delta_rule", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.delta_rule_recurrence
-
-
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("heads", [1, 2])
 def test_delta_net_equals_flash_linear_attention(heads: int, path: dispatch.Path) -> None:
     recurrence = naive_delta_rule()
+    if recurrence is None:
+        pytest.skip("flash-linear-attention (fla-core) is not installed")
     ours: Any = build_mixer("delta_net", 32, num_heads=heads)
 
     def theirs(x: torch.Tensor) -> torch.Tensor:

@@ -263,8 +263,8 @@ def test_work_of_a_narrow_last_block_counted_by_hand() -> None:
     mlp = 2 * 4 * d * d  # of one token
     head = d * V
     counted = {
-        # keys and values of all tokens; one query, one output, one row of scores and one mix of values a document
-        "attention": B * (L * 2 * d * d + d * d + d * d + 2 * L * d + mlp + head),
+        # of one token: query, query through the keys' map, row of scores, mix of inputs, values' map, output
+        "attention": B * (d * d + d * d + L * d + L * d + d * d + d * d + mlp + head),
         # u, B and the step of all tokens (E = 2d, N = 16, R = 1); gate, C and output of one; the scan is no product
         "mamba": B * (L * (d * 2 * d + 2 * d * 17 + 2 * d) + d * 2 * d + 2 * d * 16 + 2 * d * d + head),
         # keys and values everywhere; the query's three taps; the filter, once, over 64-wide layers

@@ -52,26 +52,50 @@ class Attention(Mixer):
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """y_t = out_proj(Σ_{s<=t} softmax_s(q_t·k_s/√E) v_s)."""
         batch, length, d = x.shape
-        if at is None:
-            q_BKD, k_BLD, v_BLD = self.Wqkv(x).split(d, dim=-1)
+        if at is not None and not self.rotary and at.shape[1] * self.num_heads <= self.d_head:
+            heads = self._few_queries(x, at)
         else:
             W, b = self.Wqkv.weight, self.Wqkv.bias
-            q_BKD = F.linear(take(x, at), W[:d], None if b is None else b[:d])
-            k_BLD, v_BLD = F.linear(x, W[d:], None if b is None else b[d:]).split(d, dim=-1)
-        q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)
-        if self.rotary:
-            everywhere = torch.arange(length, device=x.device)[None]
-            q, k = rotate(q, everywhere if at is None else at), rotate(k, everywhere)
-        if at is None and not self.pattern.listening:
-            heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            ends = torch.arange(length, device=x.device)[None] if at is None else at
-            future_BKL = torch.arange(length, device=x.device) > ends[:, :, None]
-            scores = (q * self.d_head**-0.5) @ k.transpose(-1, -2)
-            scores = scores.masked_fill(future_BKL[:, None], float("-inf"))
-            heads = self.pattern(scores.softmax(dim=-1)) @ v
-        y: Tensor = self.out_proj(self.heads(heads.transpose(1, 2).reshape(batch, -1, d)))
+            if at is None:
+                q_BKD, k_BLD, v_BLD = self.Wqkv(x).split(d, dim=-1)
+            else:
+                q_BKD = F.linear(take(x, at), W[:d], None if b is None else b[:d])
+                k_BLD, v_BLD = F.linear(x, W[d:], None if b is None else b[d:]).split(d, dim=-1)
+            q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)
+            if self.rotary:
+                everywhere = torch.arange(length, device=x.device)[None]
+                q, k = rotate(q, everywhere if at is None else at), rotate(k, everywhere)
+            if at is None and not self.pattern.listening:
+                heads_BHKE = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                heads_BHKE = self._pattern(q @ k.transpose(-1, -2), at) @ v
+            heads = heads_BHKE.transpose(1, 2).reshape(batch, -1, d)
+        y: Tensor = self.out_proj(self.heads(heads))
         return y
+
+    def _pattern(self, scores_BHKL: Tensor, at: Tensor | None) -> Tensor:
+        """Softmax over the past; query number k stands at position at[:, k], or k."""
+        source = torch.arange(scores_BHKL.shape[-1], device=scores_BHKL.device)
+        future_BKL = source > (source[None] if at is None else at)[:, :, None]
+        masked = (scores_BHKL * self.d_head**-0.5).masked_fill(future_BKL[:, None], float("-inf"))
+        return self.pattern(masked.softmax(dim=-1))
+
+    def _few_queries(self, x: Tensor, at: Tensor) -> Tensor:
+        """The same heads (B, K, D) without a key or value of any token: q·(W_k x) = (q W_k)·x, Σ p (W_v x) = W_v Σ p x.
+
+        Cheaper while there are fewer queries, over all heads, than a key is wide. A bias of the keys moves all
+        scores of a query alike and drops out of the softmax; one of the values is added at the end.
+        """
+        (batch, count), d, H, E = at.shape, x.shape[-1], self.num_heads, self.d_head
+        W, b = self.Wqkv.weight, self.Wqkv.bias
+        q = F.linear(take(x, at), W[:d], None if b is None else b[:d]).view(-1, H, E)
+        Wk, Wv = W[d:].view(2, H, E, d)
+        read = torch.bmm(q.transpose(0, 1), Wk).view(H, batch, count, d).transpose(0, 1)  # (B, H, K, D)
+        scores = torch.bmm(read.reshape(batch, H * count, d), x.mT).view(batch, H, count, -1)
+        mixed = torch.bmm(self._pattern(scores, at).view(batch, H * count, -1), x).view(batch, H, count, d)
+        heads = torch.bmm(mixed.transpose(0, 1).reshape(H, -1, d), Wv.mT).transpose(0, 1)  # (BK, H, E)
+        merged = heads.reshape(batch, count, d)
+        return merged if b is None else merged + b[2 * d :]
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, H, L, E)."""

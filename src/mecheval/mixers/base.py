@@ -24,7 +24,8 @@ class Mixer(nn.Module, ABC):
     """A causal map (B, L, D) -> (B, L, D) that moves information between positions.
 
     With `at` (B, K), only the outputs at those positions are wanted: (B, K, D), the same numbers, with no queries,
-    gates or output projections computed elsewhere.
+    gates or output projections computed elsewhere. Sites are promised only without `at`: while someone listens, the
+    block computes all positions.
     """
 
     Options: ClassVar[type[MixerOptions]]
