@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from benchmarks.harness import Row, interleaved, show
 from torch import Tensor, nn
 
+from benchmarks.harness import Row, interleaved, show
 from mecheval.mixers import build_mixer
 
 

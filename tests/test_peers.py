@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.peers import naive_delta_rule
 from torch import nn
 
+from benchmarks.peers import naive_delta_rule
 from mecheval.mixers import build_mixer
 from mecheval.ops import dispatch
 
