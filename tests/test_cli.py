@@ -79,6 +79,28 @@ def test_grammar_is_shown_saved_and_read_back(
     assert again == json.loads(printed(capsys, monkeypatch, "grammar", "--grammar-seed", "4", "--json"))
 
 
+def test_list_mixers_shows_options_and_sizes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = json.loads(printed(capsys, monkeypatch, "list", "mixers", "--json"))
+    assert sorted(listed) == ["attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba"]
+    assert listed["mamba"]["options"]["d_conv"]["default"] == 4
+    assert listed["mamba"]["layers"][0] == {"class": "Mamba", "parameters": 32640, "state": 2432}
+    assert [layer["class"] for layer in listed["based"]["layers"]] == ["BaseConv", "TaylorAttention"]
+    table = printed(capsys, monkeypatch, "list", "mixers")
+    assert all(option in table for mixer in listed.values() for option in mixer["options"])
+
+
+def test_list_sites_names_them_with_their_axes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = json.loads(printed(capsys, monkeypatch, "list", "sites", "--mixer", "mamba", "--layers", "1", "--json"))
+    assert {"site": "blocks.0.mixer.conv", "shape": ["B", "L", "E"], "readonly": False} in listed
+    out = printed(capsys, monkeypatch, "list", "sites", "--mixer", "mamba", "--d-conv", "0")
+    assert "blocks.1.mixer.dt" in out
+    assert "mixer.conv" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -93,6 +115,8 @@ def test_grammar_is_shown_saved_and_read_back(
         (["sample", "ar", "--seed", "-1"], "a seed is a whole number"),
         (["sample", "ar", "--split", "eval"], "Choices: dev, test, train."),
         (["sample", "atr", "--preset", "big"], "Choices: laptop, paper, paper_long, paper_vocab."),
+        (["list", "sites", "--mixer", "mambo"], "unknown mixer 'mambo'. Did you mean 'mamba'?"),
+        (["list", "sites", "--mixer", "mamba", "--dconv", "0"], "Did you mean 'd_conv'?"),
         (["grammar", "--grammar", "none.json"], "cannot read none.json: No such file"),
         (["grammar", "--save", "no/such/folder/g.json"], "cannot write no/such/folder/g.json"),
     ],

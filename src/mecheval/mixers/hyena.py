@@ -47,6 +47,7 @@ class Hyena(Mixer):
         self.out_proj = nn.Linear(d_model, d_model)
         self.short_filter = ShortConv(3 * d_model, options.short_filter_order)
         self.filter_fn = HyenaFilter(d_model, options)
+        self.conv = Tap("conv", "B L 3D")  # x1, x2 and v side by side
         self.x1, self.x2, self.v = Tap("x1"), Tap("x2"), Tap("v")
         self.long = Tap("long_conv")
 
@@ -55,7 +56,7 @@ class Hyena(Mixer):
         length, d = x.shape[1], self.d_model
         fits(length, self.l_max, "hyena")
         if at is None:
-            x1, x2, v = self.short_filter(self.in_proj(x)).split(d, dim=-1)
+            x1, x2, v = self.conv(self.short_filter(self.in_proj(x))).split(d, dim=-1)
         else:  # the gate x2 is wanted at few positions, x1 and v everywhere
             assert self.short_filter.bias is not None
             parts = (self.in_proj.weight, self.in_proj.bias, self.short_filter.weight, self.short_filter.bias)
