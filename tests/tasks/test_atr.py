@@ -249,7 +249,7 @@ MUTE = {"terminals": 1, "nonterminals": {"S": {"rules": [["t0", "t0"]]}}}
     [
         (ONE_RULE, {"max_length": 3}, "only makes documents of 4 or more terminals, but max_length=3"),
         (ONE_RULE, {"min_length": 5}, "only makes documents of at most 4 terminals, but min_length=5"),
-        (ENDLESS, {}, "only makes documents of inf or more terminals"),
+        (ENDLESS, {}, "no derivation of this grammar ends"),
         (RARE, {}, "gave up after 10000 drafts of one document: 10000 were shorter than min_length=3"),
         (MUTE, {}, "10000 could not be asked 1 parent question"),
     ],

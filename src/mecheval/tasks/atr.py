@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -102,10 +103,12 @@ class ATR(Task):
             self.grammar = Grammar.from_dict(options.grammar)
         else:
             self.grammar = Grammar.draw(options.grammar_seed, **{name: getattr(options, name) for name in shape})
-        self._shortest, self._longest = length_range(self.grammar)
-        if self._shortest > options.max_length:
+        shortest, self._longest = length_range(self.grammar)
+        if shortest == math.inf:
+            raise UserError("atr: no derivation of this grammar ends; give its nonterminals a rule without recursion.")
+        if shortest > options.max_length:
             raise UserError(
-                f"atr: this grammar only makes documents of {self._shortest} or more terminals, "
+                f"atr: this grammar only makes documents of {shortest:.0f} or more terminals, "
                 f"but max_length={options.max_length}."
             )
         if self._longest < options.min_length:
@@ -151,7 +154,7 @@ class ATR(Task):
                 rejected["long" if sentence is None else "short"] += 1
                 continue
             position = {id(node): i for i, node in enumerate(sentence)}
-            symbols = [self.grammar.terminals.index(node.symbol) for node in sentence]
+            symbols = [self._number[node.symbol] for node in sentence]
             parents = [-1 if node.parent is None else position[id(node.parent)] for node in sentence]
             asked: list[tuple[str, int]] = []
             queries: list[Query] = []
@@ -234,6 +237,10 @@ class ATR(Task):
     def _first_rule(self) -> dict[str, int]:
         """Rules are numbered through all nonterminals; here is each one's first."""
         return dict(zip(self.grammar.nonterminals, self._tables.first_rule.tolist()[:-1], strict=True))
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.grammar.terminals)}
 
     @property
     def _limit(self) -> int:
