@@ -55,17 +55,13 @@ def cases() -> Iterator[tuple[str, Op, Op, list[Tensor]]]:
         x, k = torch.randn(BATCH, length, channels), torch.randn(length, channels)
         taps = [x, torch.randn(channels, 1, 4), torch.randn(channels)]
         yield f"short_conv {size}", short_conv, short_conv_reference, taps
-        ours, peer = (partial(f, activation="silu") for f in (short_conv, short_conv_reference))
-        yield f"short_conv + silu {size}", ours, peer, taps
         yield f"long_conv {size}", long_conv, fourier_conv, [x, k]
         qk = [torch.randn(BATCH, length, 1, 8) for _ in range(2)]
         yield f"taylor_attention {size}", taylor_attention, taylor_attention_reference, [*qk, x[:, :, None]]
         qkv = [torch.randn(BATCH, length, heads, 2) for _ in range(3)]
         yield f"h3_mix {size}", h3_mix, fourier_mix, [*qkv, torch.randn(length, heads), torch.randn(heads)]
-    for (
-        length,
-        channels,
-    ) in RECALL:  # for longer ones shift_kernel does as the peer, and diagonal_kernel takes it seconds
+    # At longer lengths shift_kernel does as the peer does, and the peer's diagonal_kernel takes seconds.
+    for length, channels in RECALL:
         size, states = f"L {length} C {channels}", [torch.randn(channels, 1024) for _ in range(2)]
         ours, peer = partial(shift_kernel, length=length), partial(fourier_shift, length=length)
         yield f"shift_kernel {size}", ours, peer, states

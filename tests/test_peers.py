@@ -16,19 +16,19 @@ from mecheval.ops import dispatch
 PATHS = ("reference", "fast")
 
 
-def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> None:
+def check_close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> None:
     assert float((ours - theirs).detach().abs().max()) <= tolerance * float(theirs.detach().abs().max())
 
 
-def compare(ours: nn.Module, theirs: Callable[[torch.Tensor], torch.Tensor], d_model: int, length: int = 41) -> None:
+def check_same(ours: nn.Module, theirs: Callable[[torch.Tensor], torch.Tensor], d_model: int, length: int = 41) -> None:
     """Outputs and input gradients, for one random input and cotangent."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, length, d_model, generator=generator, requires_grad=True)
     cotangent = torch.randn(3, length, d_model, generator=generator)
     [a, b] = [f(x) for f in (ours, theirs)]
-    close(a, b, 1e-5)
+    check_close(a, b, 1e-5)
     [da], [db] = [torch.autograd.grad((y * cotangent).sum(), x) for y in (a, b)]
-    close(da, db, 1e-4)
+    check_close(da, db, 1e-4)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -42,7 +42,7 @@ def test_attention_equals_torch(heads: int, path: dispatch.Path) -> None:
         theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
     mask = nn.Transformer.generate_square_subsequent_mask(41)
     with dispatch.path(path):
-        compare(ours, lambda x: theirs(x, x, x, attn_mask=mask, need_weights=False)[0], 32)
+        check_same(ours, lambda x: theirs(x, x, x, attn_mask=mask, need_weights=False)[0], 32)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -56,7 +56,7 @@ def test_mamba_equals_transformers(d_conv: int, path: dispatch.Path) -> None:
     ours = build_mixer("mamba", 48, d_conv=d_conv)
     theirs.load_state_dict(ours.state_dict())
     with dispatch.path(path):
-        compare(ours, theirs, 48)
+        check_same(ours, theirs, 48)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -86,4 +86,4 @@ def test_delta_net_equals_flash_linear_attention(heads: int, path: dispatch.Path
         return out
 
     with dispatch.path(path):
-        compare(ours, theirs, 32)
+        check_same(ours, theirs, 32)

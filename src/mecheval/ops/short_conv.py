@@ -5,7 +5,7 @@ Shapes: B batch, L length, P positions asked for, C channels, K taps.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,21 +16,12 @@ from mecheval.ops import short_conv_kernel
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.queries import check_at, take
 
-Activation = Literal["silu"]
 
-
-def short_conv(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    at: Tensor | None = None,
-    activation: Activation | None = None,
-) -> Tensor:
+def short_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, at: Tensor | None = None) -> Tensor:
     """y[t, c] = bias[c] + Σ_j weight[c, 0, j] x[t - (K-1) + j, c], with zeros before the first token.
 
     x (B, L, C); weight (C, 1, K) as in PyTorch's Conv1d, its last tap on the current token; bias (C,) or None.
-    Returns (B, L, C), or (B, P, C) at the positions `at` (B, P). `activation="silu"` returns silu(y) in one
-    pass over memory; an intervention on y itself asks for y and applies the activation afterwards.
+    Returns (B, L, C), or (B, P, C) at the positions `at` (B, P).
     """
     if at is not None:
         check_at(at, *x.shape[:2])
@@ -38,40 +29,31 @@ def short_conv(
     if weight.shape[-1] in (2, 3, 4) and use_gpu("causal_conv1d", *tensors):
         from causal_conv1d import causal_conv1d_fn
 
-        y: Tensor = causal_conv1d_fn(x.transpose(1, 2), weight[:, 0], bias, activation=activation).transpose(1, 2)
+        y: Tensor = causal_conv1d_fn(x.transpose(1, 2), weight[:, 0], bias).transpose(1, 2)
         return y if at is None else take(y, at)
     if use_fast(*tensors):
-        return _ShortConv.apply(x, weight, bias, at, activation == "silu")  # type: ignore[no-any-return, no-untyped-call]
-    return short_conv_reference(x, weight, bias, at, activation)
+        return _ShortConv.apply(x, weight, bias, at)  # type: ignore[no-any-return, no-untyped-call]
+    return short_conv_reference(x, weight, bias, at)
 
 
-def short_conv_reference(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    at: Tensor | None = None,
-    activation: Activation | None = None,
-) -> Tensor:
+def short_conv_reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, at: Tensor | None = None) -> Tensor:
     """`short_conv` by PyTorch's own convolution, padded on both sides and cut to the first L outputs."""
     length, channels, taps = x.shape[1], x.shape[2], weight.shape[2]
     y_BCL = F.conv1d(x.transpose(1, 2), weight, bias, padding=taps - 1, groups=channels)[:, :, :length]
     y = y_BCL.transpose(1, 2)
-    if at is not None:
-        y = take(y, at)
-    return F.silu(y) if activation == "silu" else y
+    return y if at is None else take(y, at)
 
 
 class _ShortConv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, at: Tensor | None, silu: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, at: Tensor | None) -> Tensor:
         batch, length, channels = x.shape
         x_BLC, w_CK = x.contiguous(), weight[:, 0].contiguous()
         bias_C = x.new_zeros(channels) if bias is None else bias.contiguous()
         at_BP = torch.empty(0, 0, dtype=torch.int64) if at is None else at.contiguous()
         y_BPC = x.new_empty(batch, length if at is None else at.shape[1], channels)
-        short_conv_kernel.forward(x_BLC.numpy(), w_CK.numpy(), bias_C.numpy(), at_BP.numpy(), silu, y_BPC.numpy())
+        short_conv_kernel.forward(x_BLC.numpy(), w_CK.numpy(), bias_C.numpy(), at_BP.numpy(), y_BPC.numpy())
         ctx.save_for_backward(x_BLC, w_CK, bias_C, at_BP)
-        ctx.silu = silu
         return y_BPC
 
     @staticmethod
@@ -80,7 +62,7 @@ class _ShortConv(torch.autograd.Function):
         x_BLC, w_CK, bias_C, at_BP = ctx.saved_tensors
         dx_BLC, dw_CK, dbias_C = torch.zeros_like(x_BLC), torch.zeros_like(w_CK), torch.zeros_like(bias_C)
         short_conv_kernel.backward(
-            x_BLC.numpy(), w_CK.numpy(), bias_C.numpy(), at_BP.numpy(), ctx.silu, dy.contiguous().numpy(),
+            x_BLC.numpy(), w_CK.numpy(), bias_C.numpy(), at_BP.numpy(), dy.contiguous().numpy(),
             dx_BLC.numpy(), dw_CK.numpy(), dbias_C.numpy(),
         )  # fmt: skip
-        return dx_BLC, dw_CK[:, None], dbias_C if ctx.needs_input_grad[2] else None, None, None
+        return dx_BLC, dw_CK[:, None], dbias_C if ctx.needs_input_grad[2] else None, None

@@ -14,24 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.fastmath import LOG2_E, exp2
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
-ONE = np.float32(1.0)
-TO_BASE_2 = np.float32(LOG2_E)
-LARGEST = np.float32(100.0)
-"""The largest power of two asked for: its inverse is as good as zero, and no subnormal number, which would be slow."""
-
 BLOCK = 512
 """Numbers in a block, about."""
-
-
-@fast_kernel
-def _sigmoid(x: np.float32) -> np.float32:
-    z = -x * TO_BASE_2
-    return ONE / (ONE + exp2(LARGEST if z > LARGEST else z))
 
 
 @fast_kernel
@@ -66,8 +54,8 @@ def _convolve(x: F32, w: F32, bias: F32, t: int, rows: int, channels: int, y: F3
 
 
 @fast_kernel
-def forward(x_BLC: F32, w_CK: F32, bias_C: F32, at_BP: I64, silu: bool, y_BPC: F32) -> None:
-    """Write the convolution, through SiLU if asked, to y_BPC."""
+def forward(x_BLC: F32, w_CK: F32, bias_C: F32, at_BP: I64, y_BPC: F32) -> None:
+    """Write the convolution to y_BPC."""
     batch, positions, channels = y_BPC.shape
     rows = _rows(at_BP, channels)
     w, bias = _repeat(w_CK, bias_C, rows)
@@ -75,47 +63,33 @@ def forward(x_BLC: F32, w_CK: F32, bias_C: F32, at_BP: I64, silu: bool, y_BPC: F
         x, y_document = x_BLC[b].ravel(), y_BPC[b].ravel()
         for p in range(0, positions, rows):
             n, t = min(rows, positions - p), at_BP[b, p] if len(at_BP) else p
-            y = y_document[p * channels : (p + n) * channels]
-            _convolve(x, w, bias, t, n, channels, y)
-            if silu:
-                for i in range(len(y)):
-                    y[i] *= _sigmoid(y[i])
+            _convolve(x, w, bias, t, n, channels, y_document[p * channels : (p + n) * channels])
 
 
 @fast_kernel
 def backward(
-    x_BLC: F32, w_CK: F32, bias_C: F32, at_BP: I64, silu: bool, dy_BPC: F32, dx_BLC: F32, dw_CK: F32, dbias_C: F32
+    x_BLC: F32, w_CK: F32, bias_C: F32, at_BP: I64, dy_BPC: F32, dx_BLC: F32, dw_CK: F32, dbias_C: F32
 ) -> None:
-    """Add the gradients to dx_BLC, dw_CK and dbias_C, which start at zero.
-
-    The pre-activation is computed again rather than kept, which costs less than reading it back from memory.
-    """
+    """Add the gradients to dx_BLC, dw_CK and dbias_C, which start at zero."""
     batch, positions, channels = dy_BPC.shape
     rows = _rows(at_BP, channels)
     w, bias = _repeat(w_CK, bias_C, rows)
-    dw, dbias, g_block = np.zeros_like(w), np.zeros_like(bias), np.empty_like(bias)
+    dw, dbias = np.zeros_like(w), np.zeros_like(bias)
     for b in range(batch):
         x, dx, dy_document = x_BLC[b].ravel(), dx_BLC[b].ravel(), dy_BPC[b].ravel()
         for p in range(0, positions, rows):
             n, t = min(rows, positions - p), at_BP[b, p] if len(at_BP) else p
-            g, dy = g_block[: n * channels], dy_document[p * channels : (p + n) * channels]
-            if silu:
-                _convolve(x, w, bias, t, n, channels, g)
-                for i in range(len(g)):
-                    sigmoid = _sigmoid(g[i])
-                    g[i] = dy[i] * sigmoid * (ONE + g[i] * (ONE - sigmoid))
-            else:
-                g = dy
-            for i in range(len(g)):
-                dbias[i] += g[i]
+            dy = dy_document[p * channels : (p + n) * channels]
+            for i in range(len(dy)):
+                dbias[i] += dy[i]
             for lag in range(min(len(w), t + n)):
                 first = max(lag - t, 0)
                 start, end = (t + first - lag) * channels, (t + n - lag) * channels
-                past, dpast, g_tap = x[start:end], dx[start:end], g[first * channels :]
+                past, dpast, dy_tap = x[start:end], dx[start:end], dy[first * channels :]
                 tap, dtap = w[len(w) - 1 - lag, first * channels :], dw[len(w) - 1 - lag, first * channels :]
                 for i in range(len(past)):
-                    dpast[i] += tap[i] * g_tap[i]
-                    dtap[i] += past[i] * g_tap[i]
+                    dpast[i] += tap[i] * dy_tap[i]
+                    dtap[i] += past[i] * dy_tap[i]
     for r in range(rows):
         for c in range(channels):
             dbias_C[c] += dbias[r * channels + c]
