@@ -19,8 +19,12 @@ SLOWDOWN = {"h3": 4.0}
 """How many times attention's step a mixer's may take; 2.5 unless said otherwise."""
 
 
-def step(mixer: str, narrow: bool = True) -> Callable[[], None]:
-    """A function that makes one step, with data and optimiser ready."""
+STEPS = 10
+"""Steps in a row before the next model's turn: training has its own model in the cache, not its rival's."""
+
+
+def steps(mixer: str, narrow: bool = True) -> Callable[[], None]:
+    """A function that makes STEPS steps, with data and optimiser ready."""
     task = me.build_task("ar", preset="paper")
     batch = task.sample(32)
     tokens, at = batch.tokens[:, :36].contiguous(), batch.roles["query"]
@@ -30,21 +34,23 @@ def step(mixer: str, narrow: bool = True) -> Callable[[], None]:
     optimiser = torch.optim.AdamW(lm.parameters(), lr=1e-3, weight_decay=0, fused=True)
 
     def make() -> None:
-        optimiser.zero_grad()
-        F.cross_entropy(lm(tokens, at=at), batch.answers).backward()
-        optimiser.step()
+        for _ in range(STEPS):
+            optimiser.zero_grad()
+            F.cross_entropy(lm(tokens, at=at), batch.answers).backward()
+            optimiser.step()
 
     return make
 
 
 def run() -> list[Row]:
-    times = interleaved({name: step(name) for name in MIXERS.names()}, rounds=60, seconds=15)
+    both = {"at": steps("attention"), "head": steps("attention", narrow=False)}
+    times = interleaved({**{name: steps(name) for name in MIXERS.names()}, **both}, rounds=20, seconds=60)
+    times = {name: ms / STEPS for name, ms in times.items()}
     rows = [
         Row(f"step: {name} against attention", times[name], times["attention"], 1 / SLOWDOWN.get(name, 2.5))
         for name in MIXERS.names()
     ]
-    pair = interleaved({"at": step("attention"), "head": step("attention", narrow=False)}, rounds=200, seconds=15)
-    return [*rows, Row("step: attention, `at` against head only", pair["at"], pair["head"], 1.4)]
+    return [*rows, Row("step: attention, `at` against head only", times["at"], times["head"], 1.4)]
 
 
 if __name__ == "__main__":
