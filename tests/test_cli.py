@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
     return out
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(capsys, monkeypatch, "--version") == f"mecheval {metadata.version('mecheval')}\n"
+    out = printed(capsys, monkeypatch, "--help")
+    assert all(command in out for command in ("list", "sample", "grammar"))
 
 
 def test_list_tasks_names_every_option(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import mecheval
 
 ROOMS = [
     "errors",
+    "files",
     "registry",
     "kernels",
     "rng",

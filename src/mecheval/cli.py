@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,6 @@ from mecheval.tasks import ATR, TASKS, Task, build_task
 from mecheval.tasks.lengths import expected_length, length_distribution
 
 app = typer.Typer(
-    help="How does a sequence architecture recall? mecheval answers with interventions, not only accuracy.",
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False,
 )  # fmt: skip
 lists = typer.Typer(help="List what there is.", no_args_is_help=True, rich_markup_mode=None)
@@ -31,6 +31,21 @@ Preset = Annotated[str | None, typer.Option(help="A named set of options; defaul
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option of the task.")]
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
 STATISTICS_FROM = 1000
+
+
+def print_version(wanted: bool) -> None:
+    """Answer --version before any command is looked for."""
+    if wanted:
+        sys.stdout.write(f"mecheval {metadata.version('mecheval')}\n")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")]
+
+
+@app.callback()
+def root(version: Version = False) -> None:
+    """How does a sequence architecture recall? mecheval answers with interventions, not only accuracy."""
 
 
 def parse_value(text: str) -> Any:

@@ -13,6 +13,7 @@ import yaml
 
 from mecheval import rng
 from mecheval.errors import UnknownName, UserError
+from mecheval.files import write_atomic
 
 Head = Literal["left", "right"]
 
@@ -142,7 +143,7 @@ class Grammar:
 
     def save(self, path: str | Path) -> None:
         """Write the grammar as JSON; loading it gives the same grammar to the last bit."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        write_atomic(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Grammar:
