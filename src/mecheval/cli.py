@@ -15,7 +15,7 @@ from rich.console import Console
 
 from mecheval import show
 from mecheval.errors import UserError
-from mecheval.tasks import ATR, TASKS, Task, build_task
+from mecheval.tasks import ATR, TASKS, build_task
 from mecheval.tasks.lengths import expected_length, length_distribution
 
 app = typer.Typer(
@@ -83,20 +83,19 @@ def given_options(assignments: list[str] | None, rest: list[str]) -> dict[str, A
     return options
 
 
-def describe(cls: type[Task]) -> dict[str, Any]:
-    """A task's presets and options as plain data."""
-    options = {
-        name: {"default": info.default, "help": info.description} for name, info in cls.Options.model_fields.items()
-    }
-    return {"presets": {preset: dict(values) for preset, values in cls.presets.items()}, "options": options}
+def tell(problems: list[UserError]) -> None:
+    """Say what could not be listed, beside the answer."""
+    for problem in problems:
+        sys.stderr.write(f"mecheval: {problem}\n")
 
 
 @lists.command("tasks")
 def list_tasks(as_json: AsJson = False) -> None:
     """Tasks with their presets and options."""
-    tasks = {name: TASKS.get(name) for name in TASKS.names()}
+    tasks, problems = TASKS.loadable()
+    tell(problems)
     if as_json:
-        print_json({name: describe(cls) for name, cls in tasks.items()})
+        print_json({name: show.describe_task(cls) for name, cls in tasks.items()})
         return
     console.print(show.task_table(tasks))
 
@@ -106,7 +105,8 @@ def list_mixers(as_json: AsJson = False) -> None:
     """Mixers with their options, and their size at d=64."""
     from mecheval.show_models import describe_mixers, mixer_table
 
-    described = describe_mixers()
+    described, problems = describe_mixers()
+    tell(problems)
     if as_json:
         print_json(described)
         return
@@ -153,20 +153,7 @@ def sample(
         batch = corpus.batch()
         stats = show.statistics(task.sample(many, split, seed))
     if as_json:
-        documents = [
-            {
-                "index": int(batch.index[i]),
-                "tokens": (tokens := batch.tokens[i, : int(batch.lengths[i])].tolist()),
-                "symbols": [task.symbol(token) for token in tokens],
-                "answer": int(batch.answers[i]),
-                "targets": batch.targets[i].tolist(),
-                "predict_at": batch.predict_at[i].tolist(),
-                "roles": {role: int(at[i]) for role, at in batch.roles.items()},
-                "facts": {fact: int(value[i]) for fact, value in batch.facts.items()},
-                "parents": None if batch.parents is None else batch.parents[i, : len(tokens)].tolist(),
-            }
-            for i in range(n)
-        ]
+        documents = [show.document_data(task, batch, i) for i in range(n)]
         options = task.options.model_dump(mode="json")
         print_json({
             "task": task_name, "options": options, "split": split, "seed": seed, "vocab_size": task.vocab_size,

@@ -41,6 +41,16 @@ class Registry(Generic[T]):
         """All names, built in and from entry points, sorted."""
         return sorted({*self._classes, *(point.name for point in entry_points(group=self.group))})
 
+    def loadable(self) -> tuple[dict[str, T], list[UserError]]:
+        """Everything that loads, by name, and what is wrong with the rest."""
+        found, problems = {}, []
+        for name in self.names():
+            try:
+                found[name] = self.get(name)
+            except UserError as error:
+                problems.append(error)
+        return found, problems
+
     def get(self, name: str) -> T:
         """The class called `name`; an unknown name is an error that lists the choices."""
         if name not in self._classes:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -43,6 +44,22 @@ def document(task: Task, batch: Batch, row: int) -> Text:
     asked = task.symbol(int(batch.tokens[row, places["query"]]))
     answer = task.symbol(int(batch.answers[row]))
     return text.append(f"\n   {where}; {asked} -> {answer}", "dim")
+
+
+def document_data(task: Task, batch: Batch, row: int) -> dict[str, Any]:
+    """The same for machines."""
+    tokens = batch.tokens[row, : int(batch.lengths[row])].tolist()
+    return {
+        "index": int(batch.index[row]),
+        "tokens": tokens,
+        "symbols": [task.symbol(token) for token in tokens],
+        "answer": int(batch.answers[row]),
+        "targets": batch.targets[row].tolist(),
+        "predict_at": batch.predict_at[row].tolist(),
+        "roles": {role: int(at[row]) for role, at in batch.roles.items()},
+        "facts": {fact: int(value[row]) for fact, value in batch.facts.items()},
+        "parents": None if batch.parents is None else batch.parents[row, : len(tokens)].tolist(),
+    }
 
 
 def derivation(task: ATR, corpus: Corpus, row: int) -> Tree:
@@ -101,6 +118,18 @@ def bars(counts: Sequence[int]) -> str:
     """A histogram one line high; a count that is not 0 is never drawn as 0."""
     top = max(counts)
     return "".join(" " if c == 0 else "▁▂▃▄▅▆▇█"[int(7 * c / top)] for c in counts)
+
+
+def describe_options(model: type[BaseModel] | None) -> dict[str, Any]:
+    """Names, defaults and meanings of options, as plain data."""
+    fields = {} if model is None else model.model_fields
+    return {name: {"default": info.default, "help": info.description} for name, info in fields.items()}
+
+
+def describe_task(cls: type[Task]) -> dict[str, Any]:
+    """A task's presets and options as plain data."""
+    presets = {preset: dict(values) for preset, values in cls.presets.items()}
+    return {"presets": presets, "options": describe_options(cls.Options)}
 
 
 def task_table(tasks: dict[str, type[Task]]) -> Table:

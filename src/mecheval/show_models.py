@@ -7,33 +7,40 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+from torch import nn
 
+from mecheval.errors import UserError
 from mecheval.mixers import MIXERS, Mixer, build_mixer
 from mecheval.model.lm import LM
+from mecheval.show import describe_options
 
 D_MODEL, LENGTH, LAYERS = 64, 36, 2
 
 
-def describe_mixers() -> dict[str, Any]:
-    """Of every mixer: options, and the size of its layers 0 and 1 at d=64 (some alternate)."""
+def describe_mixers() -> tuple[dict[str, Any], list[UserError]]:
+    """Of every mixer: options, and the size of its layers 0 and 1 at d=64 (some alternate); and what did not build."""
+    factories, problems = MIXERS.loadable()
     described = {}
-    for name in MIXERS.names():
-        factory = MIXERS.get(name)
-        options = getattr(factory, "Options", None)
-        fields = {} if options is None else options.model_fields
-        layers = []
-        for layer in range(LAYERS):
-            mixer = build_mixer(name, D_MODEL, layer)
-            parameters = sum(p.numel() for p in mixer.parameters() if p.requires_grad)
-            state = mixer.state_size(LENGTH) if isinstance(mixer, Mixer) else None
-            layers.append({"class": type(mixer).__name__, "parameters": parameters, "state": state})
+    for name, factory in factories.items():
+        try:
+            mixers = [build_mixer(name, D_MODEL, layer) for layer in range(LAYERS)]
+        except UserError as error:
+            problems.append(error)
+            continue
         described[name] = {
             "about": (factory.__doc__ or name).strip().splitlines()[0],
-            "options": {key: {"default": f.default, "help": f.description} for key, f in fields.items()},
-            "layers": layers,
+            "options": describe_options(getattr(factory, "Options", None)),
+            "layers": [describe_layer(mixer) for mixer in mixers],
             "positions": getattr(factory, "positions", "none"),
         }
-    return described
+    return described, problems
+
+
+def describe_layer(mixer: nn.Module) -> dict[str, Any]:
+    """Class, trainable parameters, and state size where the mixer tells it."""
+    parameters = sum(p.numel() for p in mixer.parameters() if p.requires_grad)
+    state = mixer.state_size(LENGTH) if isinstance(mixer, Mixer) else None
+    return {"class": type(mixer).__name__, "parameters": parameters, "state": state}
 
 
 def mixer_table(described: dict[str, Any]) -> Table:
@@ -43,7 +50,8 @@ def mixer_table(described: dict[str, Any]) -> Table:
     for name, mixer in described.items():
         table.add_row(Text(name, "bold"), "", "", escape(mixer["about"]))
         for i, layer in enumerate(mixer["layers"]):
-            size = f"{layer['parameters']:,} parameters, state {layer['state']:,}"
+            state = "not told" if layer["state"] is None else f"{layer['state']:,}"
+            size = f"{layer['parameters']:,} parameters, state {state}"
             table.add_row("", Text(f"layer {i}", "magenta"), "", f"{layer['class']}: {size}")
         for option, info in mixer["options"].items():
             table.add_row("", Text(option, "cyan"), escape(str(info["default"])), escape(info["help"] or ""))

@@ -276,3 +276,22 @@ def test_work_of_a_narrow_last_block_counted_by_hand() -> None:
             model(TOKENS, at=torch.full((3,), 18))
         taps = 3 * B * d if mixer == "hyena" else 0  # the short convolution's sum, where it is a product of matrices
         assert counter.get_total_flops() / 2 in (expected, expected + taps), mixer
+
+
+def test_one_gradient_of_the_tied_embedding_is_the_sum_of_both() -> None:
+    """`forward` adds the tokens' rows to the head's gradient; autograd, left alone, adds two dense ones. Twice over."""
+    model = lm("mamba").double()
+    parameters = list(model.parameters())
+
+    def gradients(logits: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        first = torch.autograd.grad(logits.logsumexp(-1).sum(), parameters, create_graph=True)
+        second = torch.autograd.grad(sum((g * g).sum() for g in first), parameters)  # type: ignore[arg-type]
+        return list(first), list(second)
+
+    ours, theirs = gradients(model(TOKENS)), gradients(model.resume(0, model.embedded(TOKENS)))
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert all(torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(mine, yours, strict=True))
+    model.zero_grad()
+    model(TOKENS).logsumexp(-1).sum().backward()
+    assert model.embed.weight.grad is not None
+    assert torch.allclose(model.embed.weight.grad, ours[0][0], rtol=1e-10, atol=1e-12)

@@ -55,10 +55,10 @@ class Attention(Mixer):
         if at is not None and not self.rotary and at.shape[1] * self.num_heads <= self.d_head:
             heads = self._few_queries(x, at)
         else:
-            W, b = self.Wqkv.weight, self.Wqkv.bias
             if at is None:
                 q_BKD, k_BLD, v_BLD = self.Wqkv(x).split(d, dim=-1)
             else:
+                W, b = self.Wqkv.weight, self.Wqkv.bias
                 q_BKD = F.linear(take(x, at), W[:d], None if b is None else b[:d])
                 k_BLD, v_BLD = F.linear(x, W[d:], None if b is None else b[d:]).split(d, dim=-1)
             q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import torch
@@ -124,16 +124,15 @@ class LM(nn.Module):
         return [block for block in self.blocks if isinstance(block, Block)]
 
 
-def _seeded(seed: int | None) -> AbstractContextManager[None]:
-    """Inside, torch draws from `seed`; afterwards its generator is as before."""
-
-    @contextmanager
-    def forked() -> Any:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed or 0)
-            yield
-
-    return nullcontext() if seed is None else forked()
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Inside, torch draws from `seed`; afterwards its generator is as before. Without a seed, nothing changes."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 class _Tied(torch.autograd.Function):

@@ -58,7 +58,9 @@ class ATROptions(TaskOptions):
     @field_validator("query", mode="before")
     @classmethod
     def _known_kinds(cls, value: Any) -> tuple[str, ...]:
-        kinds = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+        if not isinstance(value, str | list | tuple):
+            raise ValueError(f"name query types of {', '.join(KINDS)}")
+        kinds = tuple(kind.strip() for kind in value.split(",")) if isinstance(value, str) else tuple(value)
         for kind in kinds:
             if kind not in KINDS:
                 raise UnknownName("query type", str(kind), KINDS)

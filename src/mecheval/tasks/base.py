@@ -26,7 +26,7 @@ MAX_ATTEMPTS = 10_000
 class TaskOptions(BaseModel):
     """Closed and frozen: a typo is an error, and an option never changes under a built task."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Task(ABC):
