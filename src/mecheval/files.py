@@ -7,13 +7,17 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomic(path: str | Path, text: str) -> None:
-    """Write a text file so that a reader, or a crash, never sees half of it: a new file takes the old one's place."""
+def write_atomic(path: str | Path, content: str | bytes) -> None:
+    """Write a file so that a reader, or a crash, never sees half of it: a new file takes the old one's place.
+
+    Temporary names start with a dot and end in `.part`: what a killed process left can be told and removed.
+    """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    content = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)
