@@ -19,8 +19,12 @@ ROOMS = [
     "sites",
     "mixers",
     "model",
+    "config",
+    "store",
+    "training",
     "show",
     "show_models",
+    "show_store",
     "cli",
 ]
 SRC = Path(mecheval.__file__).parent

@@ -3,17 +3,26 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mecheval.store import Store
 from mecheval.tasks import Task, build_task
 from mecheval.tasks.pcfg import Grammar
 from mecheval.types import Batch
 
 if TYPE_CHECKING:
+    from mecheval.config import RunConfig, run_config
     from mecheval.mixers import build_mixer
     from mecheval.model import LM, load_zoology
+    from mecheval.training import load_lm, train
 
-__all__ = ["LM", "Batch", "Grammar", "Task", "build_mixer", "build_task", "load_zoology"]
+__all__ = [
+    "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "build_mixer", "build_task", "load_lm", "load_zoology",
+    "run_config", "train",
+]  # fmt: skip
 
-_NEED_TORCH = {"LM": "model", "load_zoology": "model", "build_mixer": "mixers"}
+_NEED_TORCH = {
+    "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
+    "load_lm": "training", "train": "training",
+}  # fmt: skip
 """Imported when first used, so that listing and sampling tasks does not wait for torch."""
 
 

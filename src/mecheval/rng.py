@@ -17,7 +17,7 @@ from mecheval.kernels import kernel
 
 U64 = NDArray[np.uint64]
 
-STREAMS = {"train": 1, "dev": 2, "test": 3, "corrupt": 4, "grammar": 5, "holdout": 6}
+STREAMS = {"train": 1, "dev": 2, "test": 3, "corrupt": 4, "grammar": 5, "holdout": 6, "shuffle": 7, "dropout": 8}
 """Which use of a seed gets which numbers: the same seed serves all of them without overlap."""
 
 ONE = 1 << 53
@@ -93,6 +93,19 @@ def key(seed: int, stream: str) -> np.uint64:
     if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
         raise UserError(f"a seed is a whole number from 0 to 2**64 - 1 (got {seed!r}).")
     return derived(np.uint64(seed), STREAMS[stream])
+
+
+@kernel
+def _folds(key: np.uint64, n: int) -> U64:
+    draws = np.empty(n, dtype=np.uint64)
+    for i in range(n):
+        draws[i] = fold(key, np.uint64(i))
+    return draws
+
+
+def permutation(key: np.uint64, n: int) -> NDArray[np.int64]:
+    """A random order of 0 .. n-1, (n,): the numbers sorted by what the key folds each of them to."""
+    return np.argsort(_folds(key, n), kind="stable")
 
 
 def generator(key: np.uint64) -> U64:

@@ -64,16 +64,32 @@ def make_mixer(
     model: type[MixerOptions] | None = getattr(factory, "Options", None)
     if model is not None:
         return factory(d_model, layer, parse_options(model, name, options))
-    accepted = inspect.signature(factory).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        for option in options:
-            if option not in accepted:
-                raise UnknownName(f"option of {name}", option, set(accepted) - {"d_model", "layer"})
+    accepted = _check_arguments(factory, name, options)
     extra = {"layer": layer} if "layer" in accepted else {}
     try:
         return factory(d_model=d_model, **extra, **options)
     except TypeError as error:
         raise UserError(f"{name}: could not be built with d_model={d_model} and {options}: {error}.") from error
+
+
+def check_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of the mixer called `name` as plain data, defaults filled in where it declares them."""
+    factory = MIXERS.get(name)
+    model: type[MixerOptions] | None = getattr(factory, "Options", None)
+    if model is not None:
+        return parse_options(model, name, options).model_dump(mode="json")
+    _check_arguments(factory, name, options)
+    return options
+
+
+def _check_arguments(factory: Callable[..., nn.Module], name: str, options: dict[str, Any]) -> set[str]:
+    """The arguments that a mixer from elsewhere names; an option that is not among them is an error."""
+    accepted = inspect.signature(factory).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+        for option in options:
+            if option not in accepted:
+                raise UnknownName(f"option of {name}", option, set(accepted) - {"d_model", "layer"})
+    return set(accepted)
 
 
 def divides(heads: int, d_model: int, name: str) -> int:

@@ -1,0 +1,87 @@
+"""What all commands share: the app, the consoles, and how options are read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+from mecheval.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False,
+)  # fmt: skip
+lists = typer.Typer(help="List what there is.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(lists, name="list")
+console = Console(highlight=False)
+aside = Console(stderr=True)  # what is not the answer: never in a pipe
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option, by name.")]
+ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def print_version(wanted: bool) -> None:
+    """Answer --version before any command is looked for."""
+    if wanted:
+        sys.stdout.write(f"mecheval {metadata.version('mecheval')}\n")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")]
+
+
+@app.callback()
+def root(version: Version = False) -> None:
+    """How does a sequence architecture recall? mecheval answers with interventions, not only accuracy."""
+
+
+def parse_value(text: str) -> Any:
+    """A number, true, false, null or list as YAML reads it (3e-3 too); anything else is text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def given_options(assignments: list[str] | None, rest: list[str]) -> dict[str, Any]:
+    """Options from `--set pairs=8` and from `--pairs 8`, which mean the same."""
+    options = {}
+    for assignment in assignments or []:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise UserError(f"--set takes NAME=VALUE (got {assignment!r}).")
+        options[name.replace("-", "_")] = parse_value(value)
+    words = iter(rest)
+    for word in words:
+        if not word.startswith("--"):
+            raise UserError(f"unexpected argument {word!r}; options are given as --name value.")
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            following = next(words, None)
+            if following is None:
+                raise UserError(f"option --{name} needs a value.")
+            value = following
+        options[name.replace("-", "_")] = parse_value(value)
+    return options
+
+
+def tell(problems: list[UserError]) -> None:
+    """Say what could not be listed, beside the answer."""
+    for problem in problems:
+        sys.stderr.write(f"mecheval: {problem}\n")
+
+
+def print_json(data: Any) -> None:
+    """Plain standard output: no colour, no wrapping."""
+    sys.stdout.write(json.dumps(data, indent=1) + "\n")

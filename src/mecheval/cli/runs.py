@@ -1,0 +1,136 @@
+"""Commands about runs: train, list, query, export."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, given_options, print_json
+from mecheval.errors import UnknownName
+
+if TYPE_CHECKING:  # they need torch, which is slow to import
+    from mecheval.config import RunConfig
+    from mecheval.store import Store
+
+STORE = os.environ.get("MECHEVAL_STORE") or "mecheval-store"
+StorePath = Annotated[Path, typer.Option("--store", help="Folder of runs (or set MECHEVAL_STORE).")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or as much of it as is unique.")]
+
+
+@app.command(context_settings=ANY_OPTION)
+def train(
+    context: typer.Context,
+    task: Annotated[str | None, typer.Option(help="A task of `mecheval list tasks`; default: ar.")] = None,
+    mixer: Annotated[str | None, typer.Option(help="A mixer of `mecheval list mixers`; default: attention.")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper (default) or laptop.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file; options below go over it.")] = None,
+    assignments: Set = None,
+    store: StorePath = Path(STORE),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show config, size and time, and train nothing.")] = False,
+    track: Annotated[list[str] | None, typer.Option(help="tensorboard, wandb or wandb-offline.")] = None,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model; again, to continue one. Any option by name: --d-model 64 --lr 3e-3 --set task.pairs=8."""
+    with aside.status("loading"):
+        from mecheval.config import merge
+        from mecheval.config.plain import load_yaml
+        from mecheval.store import Store
+        from mecheval.training import Interrupted, progress, tracker
+        from mecheval.training import train as run
+
+    options = given_options(assignments, context.args)
+    options |= {name: value for name, value in (("task", task), ("mixer", mixer)) if value is not None}
+    resolved = merge(preset, {} if config is None else load_yaml(config), options)
+    if dry_run:
+        _show_plan(resolved, Store(store), as_json)
+        return
+    watchers = [tracker(name, store) for name in track or []]
+    try:
+        folder = run(resolved, store, [*watchers, progress(aside)], checkpoint_seconds)
+    except Interrupted as stopped:
+        again = f"mecheval train --config {shlex.quote(str(stopped.folder.path / 'config.yaml'))}"
+        aside.print(f"saved at step {stopped.step}; to continue, repeat the command, or:", highlight=False)
+        aside.print(f"  {again} --store {shlex.quote(str(store))}", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(128 + stopped.signal)
+    row = folder.status()
+    if as_json:
+        print_json(row)
+        return
+    from mecheval.show_store import run_table
+
+    console.print(run_table(Store(store).query(f"select * from runs where run = '{folder.id}'")))
+
+
+def _show_plan(config: RunConfig, store: Store, as_json: bool) -> None:
+    """What a run would be, and how long it would take."""
+    from mecheval.training.plan import plan
+
+    with aside.status("timing a few steps"):
+        planned = plan(config, store)
+    if as_json:
+        print_json({"config": config.to_dict(), **vars(planned)})
+        return
+    sys.stdout.write(f"{config.to_yaml()}\n{planned.describe()}\n")
+
+
+@app.command()
+def runs(
+    store: StorePath = Path(STORE),
+    status: Annotated[str | None, typer.Option(help="Only runs with this status.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List runs with their status and scores."""
+    from mecheval.show_store import run_table
+    from mecheval.store import Store
+    from mecheval.store.schema import STATUSES
+
+    frame = Store(store).runs()
+    if status is not None:
+        if status not in STATUSES:
+            raise UnknownName("status", status, STATUSES)
+        frame = frame[frame["status"] == status]
+    if as_json:
+        sys.stdout.write(frame.to_json(orient="records", indent=1, date_format="iso") + "\n")
+        return
+    console.print(run_table(frame))
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="Over the tables runs, history, evaluations, effects.")],
+    store: StorePath = Path(STORE),
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    limit: Annotated[int, typer.Option(help="Rows to show in a table.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the store in SQL, e.g. "select mixer, max(dev_accuracy) from runs group by mixer"."""
+    from mecheval.show_store import frame_table
+    from mecheval.store import Store
+
+    frame = Store(store).query(sql)
+    if as_json:
+        sys.stdout.write(frame.to_json(orient="records", indent=1, date_format="iso") + "\n")
+    elif csv:
+        sys.stdout.write(frame.to_csv(index=False))
+    else:
+        console.print(frame_table(frame, limit))
+
+
+@app.command()
+def export(
+    run: Run,
+    to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<task>-<mixer>-<run>.")] = None,
+    state: Annotated[str, typer.Option(help="last or best (on dev).")] = "last",
+    store: StorePath = Path(STORE),
+) -> None:
+    """Write a trained model as weights, config and model card; `me.load_lm` reads it without any other file."""
+    from mecheval.store import Store
+    from mecheval.training.export import export as write
+
+    console.print(f"wrote {write(Store(store).find(run), to, state)}", markup=False, soft_wrap=True)

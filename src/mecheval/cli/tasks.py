@@ -1,0 +1,102 @@
+"""Commands about tasks: list them, show documents and grammars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mecheval import show
+from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, given_options, lists, print_json, tell
+from mecheval.errors import UserError
+from mecheval.tasks import ATR, TASKS, build_task
+from mecheval.tasks.lengths import expected_length, length_distribution
+
+Preset = Annotated[str | None, typer.Option(help="A named set of options; default: the paper's.")]
+STATISTICS_FROM = 1000
+
+
+@lists.command("tasks")
+def list_tasks(as_json: AsJson = False) -> None:
+    """Tasks with their presets and options."""
+    tasks, problems = TASKS.loadable()
+    tell(problems)
+    if as_json:
+        print_json({name: show.describe_task(cls) for name, cls in tasks.items()})
+        return
+    console.print(show.task_table(tasks))
+
+
+@app.command(context_settings=ANY_OPTION)
+def sample(
+    context: typer.Context,
+    task_name: Annotated[str, typer.Argument(metavar="TASK", help="A task of `mecheval list tasks`.")],
+    n: Annotated[int, typer.Option("-n", help="How many documents to show.")] = 3,
+    preset: Preset = None,
+    split: Annotated[str, typer.Option(help="train, dev or test.")] = "train",
+    seed: Annotated[int, typer.Option(help="Which documents.")] = 0,
+    tree: Annotated[bool, typer.Option("--tree", help="Draw each document's derivation.")] = False,
+    assignments: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show documents of a task, with roles; task options as --set pairs=8 or --pairs 8."""
+    task = build_task(task_name, preset, **given_options(assignments, context.args))
+    if tree and not isinstance(task, ATR):
+        raise UserError(f"{task_name} documents have no tree; --tree is for: atr.")
+    many = max(n, STATISTICS_FROM)
+    with aside.status("drawing documents (the first time, this compiles the sampler)"):
+        corpus = task.corpus(n, split, seed)
+        batch = corpus.batch()
+        stats = show.statistics(task.sample(many, split, seed))
+    if as_json:
+        documents = [show.document_data(task, batch, i) for i in range(n)]
+        options = task.options.model_dump(mode="json")
+        print_json({
+            "task": task_name, "options": options, "split": split, "seed": seed, "vocab_size": task.vocab_size,
+            "documents": documents, "statistics": {"n": many, **stats},
+        })  # fmt: skip
+        return
+    console.print(
+        f"{task_name}: vocabulary {task.vocab_size:,}, at most {task.max_tokens} tokens; {split}, seed {seed}"
+    )
+    console.print(show.legend())
+    for i in range(n):
+        console.print()
+        console.print(show.document(task, batch, i))
+        if isinstance(task, ATR) and tree:
+            console.print(show.derivation(task, corpus, i))
+    console.print()
+    console.print(show.statistics_table(stats, many))
+
+
+@app.command(context_settings=ANY_OPTION)
+def grammar(
+    context: typer.Context,
+    preset: Preset = None,
+    save: Annotated[Path | None, typer.Option(help="Write the grammar to this file, as JSON.")] = None,
+    assignments: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show, save or check the grammar of an atr task: --grammar-seed 3, or --grammar my.json."""
+    task = build_task("atr", preset, **given_options(assignments, context.args))
+    if not isinstance(task, ATR):
+        raise UserError("the task registered as atr has no grammar.")
+    if save is not None:
+        try:
+            task.grammar.save(save)
+        except OSError as error:
+            raise UserError(f"cannot write {save}: {error.strerror}.") from None
+        console.print(f"saved {save}", markup=False)
+        return
+    if as_json:
+        print_json(task.grammar.to_dict())
+        return
+    o = task.options
+    lengths = length_distribution(task.grammar, o.max_length)
+    console.print(show.grammar_table(task.grammar))
+    console.print(
+        f"\nexpected length {expected_length(task.grammar):.1f} terminals; "
+        f"shorter than {o.min_length}: {lengths[: o.min_length].sum():.1%}, "
+        f"longer than {o.max_length}: {max(0.0, 1 - lengths.sum()):.1%} (these are drawn again)"
+    )

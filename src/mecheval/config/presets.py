@@ -1,0 +1,115 @@
+"""Configs by name, and what a user gives over them: `lr`, `task.pairs`, nested data from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mecheval.config.run import RunConfig, names
+from mecheval.errors import UnknownName, UserError
+from mecheval.mixers import MIXERS
+from mecheval.tasks import TASKS
+
+Nested = dict[str, Any]
+
+LAPTOP: Nested = {
+    "data": {"documents": None, "batch_size": 64, "steps": 3000},
+    "optimiser": {"lr": 3e-3},
+    "evaluate": {"every": 100},
+}
+
+PRESETS: dict[str, dict[str, Nested]] = {
+    "paper": {
+        "ar": {"data": {"epochs": 16}},
+        "atr": {"data": {"epochs": 32}},
+        "": {"data": {"epochs": 16}},
+    },
+    "laptop": {
+        "ar": LAPTOP | {"task": {"queries": 4}},
+        "": LAPTOP,
+    },
+}
+"""Preset -> task -> what it sets beyond the defaults; "" is any other task. The task's own preset of that name applies
+first. The defaults of the config are the paper's."""
+
+
+def run_config(task: str = "ar", mixer: str = "attention", preset: str = "paper", **options: Any) -> RunConfig:
+    """A config: a preset, then options over it, each by its own name: `lr=3e-3, pairs=8, d_conv=0`.
+
+    A name that stands in two parts, as `documents`, is given with its part: `**{"evaluate.documents": 64}`.
+    """
+    return merge(preset, {"task": {"name": task}, "mixer": {"name": mixer}}, options)
+
+
+def merge(preset: str | None, given: Mapping[str, Any], options: Mapping[str, Any]) -> RunConfig:
+    """A preset, then nested data over it (as from a file), then options by name over both."""
+    given = {part: {"name": value} if part in ("task", "mixer") and isinstance(value, str) else value
+             for part, value in given.items()}  # fmt: skip
+    chosen: Nested = {}
+    for part in ("task", "mixer"):  # by name, before their options are looked up
+        for name in (part, f"{part}.name"):
+            if isinstance(options.get(name), str):
+                chosen[part] = {"name": options[name]}
+    overlaid = _over({"task": {"name": "ar"}, "mixer": {"name": "attention"}}, _over(given, chosen))
+    task, mixer = (_name(overlaid[part]) for part in ("task", "mixer"))
+    base = _preset(preset or "paper", task)
+    flags: Nested = {}
+    for name, value in options.items():
+        if name in ("task", "mixer", "task.name", "mixer.name"):
+            continue
+        *above, field = place(name, task, mixer)
+        (flags.setdefault(above[0], {}) if above else flags)[field] = value
+    return RunConfig.read(_over(_over(base, overlaid), flags))
+
+
+def place(name: str, task: str, mixer: str) -> list[str]:
+    """Where an option stands: `lr` -> [optimiser, lr]; `seed` -> [seed]; `task.pairs` -> [task, pairs]."""
+    part, dot, field = name.partition(".")
+    if dot:
+        if part not in names() or part == "seed":
+            raise UnknownName("part of a run config", part, set(names()) - {"seed"})
+        return [part, field]
+    if name == "seed":
+        return [name]
+    fields: dict[str, set[str]] = {part: set(section.model_fields) for part, section in RunConfig.sections.items()}
+    fields["data"] |= {"epochs"}
+    fields["task"] = set(TASKS.get(task).Options.model_fields)
+    fields["mixer"] = set(getattr(getattr(MIXERS.get(mixer), "Options", None), "model_fields", {}))
+    parts = [part for part, known in fields.items() if name in known]
+    if len(parts) > 1:
+        raise UserError(f"option {name!r} could be {' or '.join(f'{part}.{name}' for part in parts)}: say which.")
+    if not parts:
+        raise UnknownName("option", name, {"seed"}.union(*fields.values()))
+    return [parts[0], name]
+
+
+def _preset(name: str, task: str) -> Nested:
+    """What a preset sets for a task, the task's own preset of that name included."""
+    if name not in PRESETS:
+        raise UnknownName("preset", name, PRESETS)
+    by_task = PRESETS[name]
+    options = TASKS.get(task).presets.get(name, {})
+    return _over({"task": dict(options)}, by_task.get(task, by_task[""]))
+
+
+def _over(base: Mapping[str, Any], top: Mapping[str, Any]) -> Nested:
+    """`top` laid over `base`, part by part.
+
+    Steps replace epochs and the other way round; another task or mixer starts from its own defaults.
+    """
+    result = dict(base)
+    for part, value in top.items():
+        below = result.get(part)
+        if not (isinstance(below, Mapping) and isinstance(value, Mapping)):
+            result[part] = value
+            continue
+        if "name" in value and "name" in below and value["name"] != below["name"]:
+            below = {}
+        if "steps" in value or "epochs" in value:
+            below = {name: old for name, old in below.items() if name not in ("steps", "epochs")}
+        result[part] = {**below, **value}
+    return result
+
+
+def _name(given: Any) -> str:
+    return str(given.get("name", "")) if isinstance(given, Mapping) else str(given)

@@ -1,0 +1,258 @@
+"""The config of one run: closed, typed, frozen, and fully resolved, so that its hash names the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from mecheval.config.plain import dump_yaml, load_yaml
+from mecheval.errors import UnknownName, UserError, parse_options
+from mecheval.mixers import MIXERS, check_options
+from mecheval.model import LM
+from mecheval.model.lm import Positions
+from mecheval.tasks import TASKS, Task, build_task
+
+FORMAT = 1
+"""Part of every hash; raised when configs come to mean something else, so that old runs are not taken for new ones."""
+
+
+class Section(BaseModel):
+    """Closed, frozen, and no text for numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Model(Section):
+    """The language model around the mixer."""
+
+    d_model: int = Field(64, ge=1, description="width")
+    n_layers: int = Field(2, ge=1, description="blocks")
+    positions: Positions | None = Field(None, description="position embeddings; null: what the mixer is used with")
+
+
+class Optimiser(Section):
+    """AdamW."""
+
+    lr: float = Field(1e-3, gt=0, description="peak learning rate")
+    betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="decay of the two moments")
+    eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
+    clip: float | None = Field(None, gt=0, description="largest norm of the gradient; null: no clipping")
+
+
+class Schedule(Section):
+    """Learning rate over the steps: up in a line, then down."""
+
+    warmup: float = Field(0.1, ge=0, description="share of the steps (below 1), or number of steps, of the way up")
+    decay: Literal["cosine", "linear", "constant"] = Field("cosine", description="the way down, to 0; or none")
+
+
+class Data(Section):
+    """What is trained on, and for how long; `epochs` may be given for `steps`."""
+
+    documents: int | None = Field(100_032, ge=1, description="training set, drawn once; null: fresh ones for ever")
+    batch_size: int = Field(32, ge=1, description="documents a step")
+    steps: int = Field(ge=1, description="steps of the optimiser")
+    shuffle: bool = Field(False, description="a new order every epoch; the paper keeps one order")
+
+
+class Evaluate(Section):
+    """What is measured while training, on dev, and at the end, on dev and test."""
+
+    documents: int = Field(320, ge=1, description="documents each in dev and test")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="which documents; runs that differ in their own seed share them")
+    every: int = Field(500, ge=1, description="steps between evaluations on dev")
+    stop_at: float | None = Field(None, gt=0, le=1, description="stop once dev accuracy reaches this")
+    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
+
+
+class Machine(Section):
+    """What the numbers depend on besides: the last digits differ between devices and thread counts."""
+
+    dtype: Literal["float32", "float64"] = Field("float32", description="of weights and activations")
+    device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
+    threads: int = Field(1, ge=1, description="threads of one run; many runs side by side beat many threads")
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", value):
+            raise ValueError("should be cpu, cuda, cuda:0, cuda:1, ... or mps")
+        return value
+
+
+@dataclass(frozen=True)
+class Named:
+    """A task or a mixer by name, with all of its options."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def data(self) -> dict[str, Any]:
+        """Name and options side by side, as in YAML."""
+        return {"name": self.name, **self.options}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run. Made by `run_config` or `RunConfig.read`, which check everything and fill in all defaults."""
+
+    task: Named
+    mixer: Named
+    model: Model
+    optimiser: Optimiser
+    schedule: Schedule
+    data: Data
+    evaluate: Evaluate
+    machine: Machine
+    seed: int = 0  # of the initial weights and the training documents
+
+    sections: ClassVar[dict[str, type[Section]]] = {
+        "model": Model, "optimiser": Optimiser, "schedule": Schedule, "data": Data, "evaluate": Evaluate,
+        "machine": Machine,
+    }  # fmt: skip
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> RunConfig:
+        """The config that nested plain data describes; what is left out takes its default."""
+        for name in given:
+            if name not in names():
+                raise UnknownName("part of a run config", str(name), names())
+        for name in ("task", "mixer"):
+            if name not in given:
+                raise UserError(f"a run config needs a {name}. Choices: {', '.join(_registry(name).names())}.")
+        data = {name: _mapping(name, given.get(name, {})) for name in cls.sections}
+        model = parse_options(Model, "model", data["model"])
+        task = _task(given["task"])
+        return cls(
+            task=task,
+            mixer=_mixer(given["mixer"], model, longest=build_task(task.name, **task.options).max_tokens),
+            model=model if model.positions else model.model_copy(update={"positions": _usual(given["mixer"])}),
+            optimiser=parse_options(Optimiser, "optimiser", data["optimiser"]),
+            schedule=parse_options(Schedule, "schedule", data["schedule"]),
+            data=parse_options(Data, "data", _with_steps(data["data"])),
+            evaluate=parse_options(Evaluate, "evaluate", data["evaluate"]),
+            machine=parse_options(Machine, "machine", data["machine"]),
+            seed=_seed(given.get("seed", 0)),
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> RunConfig:
+        """The config in a YAML file."""
+        return cls.read(load_yaml(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain data, with nothing left out; `read` gives the same config again."""
+        read = {name: getattr(self, name).model_dump(mode="json") for name in self.sections}
+        return {"task": self.task.data(), "mixer": self.mixer.data(), **read, "seed": self.seed}
+
+    def to_yaml(self) -> str:
+        """The same as YAML."""
+        return dump_yaml(self.to_dict())
+
+    @property
+    def id(self) -> str:
+        """The run's name: 12 hexadecimal digits of a hash over all fields, however they were written."""
+        text = json.dumps({"format": FORMAT, **self.to_dict()}, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def title(self) -> str:
+        """What sets this run apart, for people."""
+        parts = (self.task.name, self.mixer.name, f"d {self.model.d_model}", f"lr {self.optimiser.lr:g}")
+        return " · ".join((*parts, f"seed {self.seed}"))
+
+    def build_task(self) -> Task:
+        """The task."""
+        return build_task(self.task.name, **self.task.options)
+
+    def build_lm(self, task: Task | None = None) -> LM:
+        """The model with its initial weights, on the CPU, in float32."""
+        task = task or self.build_task()
+        model = self.model
+        return LM(
+            task.vocab_size, model.d_model, model.n_layers, self.mixer.name, self.mixer.options, model.positions,
+            max_length=task.max_tokens, seed=self.seed,
+        )  # fmt: skip
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+def names() -> list[str]:
+    """The parts of a config."""
+    return [part.name for part in fields(RunConfig)]
+
+
+def _registry(kind: str) -> Any:
+    return TASKS if kind == "task" else MIXERS
+
+
+def _mapping(name: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise UserError(f"{name}: must hold names and values (got {given!r}).")
+    return {str(key): value for key, value in given.items()}
+
+
+def _named(kind: str, given: Any) -> Named:
+    """`ar`, or {name: ar, pairs: 8}."""
+    options = {"name": given} if isinstance(given, str) else _mapping(kind, given)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"{kind}.name is missing. Choices: {', '.join(_registry(kind).names())}.")
+    return Named(name, options)
+
+
+def _task(given: Any) -> Named:
+    """The task with all of its options."""
+    named = _named("task", given)
+    options = parse_options(TASKS.get(named.name).Options, named.name, dict(named.options))
+    return Named(named.name, options.model_dump(mode="json"))
+
+
+def _mixer(given: Any, model: Model, longest: int) -> Named:
+    """The mixer with all of its options.
+
+    Filters made for a fixed length reach over the task's longest document unless the config says otherwise.
+    """
+    named = _named("mixer", given)
+    known = getattr(getattr(MIXERS.get(named.name), "Options", None), "model_fields", {})
+    fitting = {"l_max": max(known["l_max"].default, longest)} if "l_max" in known else {}
+    if model.positions == "rotary" and "rotary" in known:
+        fitting["rotary"] = True
+    return Named(named.name, check_options(named.name, {**fitting, **named.options}))
+
+
+def _usual(mixer: Any) -> str:
+    """The position embeddings that a mixer is used with."""
+    return str(getattr(MIXERS.get(_named("mixer", mixer).name), "positions", "none"))
+
+
+def _seed(given: Any) -> int:
+    if type(given) is not int or not 0 <= given < 1 << 63:
+        raise UserError(f"seed: must be a whole number from 0 (got {given!r}).")
+    return given
+
+
+def _with_steps(given: dict[str, Any]) -> dict[str, Any]:
+    """Epochs turned into steps: a config says one thing one way."""
+    epochs = given.pop("epochs", None)
+    if epochs is None:
+        if "steps" not in given:
+            raise UserError("data: give steps or epochs.")
+        return given
+    if "steps" in given:
+        raise UserError("data: give steps or epochs, not both.")
+    draft = parse_options(Data, "data", {**given, "steps": 1})
+    if draft.documents is None:
+        raise UserError("data.epochs: a stream of fresh documents has no epochs; give steps.")
+    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not epochs > 0:
+        raise UserError(f"data.epochs: must be a positive number (got {epochs!r}).")
+    return {**given, "steps": max(1, round(epochs * draft.documents / draft.batch_size))}

@@ -1,0 +1,7 @@
+"""The store of runs: a folder that many processes write to and that is read as four tables."""
+
+from mecheval.store.folder import RunFolder, StoreError, writing
+from mecheval.store.schema import TABLES, Column, Table
+from mecheval.store.store import Store
+
+__all__ = ["TABLES", "Column", "RunFolder", "Store", "StoreError", "Table", "writing"]

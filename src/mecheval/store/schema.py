@@ -1,0 +1,185 @@
+"""Every table and column of the store, declared once."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+WHOLE_NUMBERS = {"INTEGER": 32, "BIGINT": 64}
+"""DuckDB's types and their bits."""
+
+STATUSES = ("running", "interrupted", "done", "diverged", "failed")
+WHOLE = ("done", "diverged")
+"""The trainer writes its status last, so a run with one of these has all its tables."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, its DuckDB type, and what it means."""
+
+    name: str
+    type: str
+    meaning: str
+
+    def clean(self, value: Any) -> Any:
+        """`value` as plain Python, or a ValueError that names the column; NaN is None.
+
+        Numbers of numpy and torch become int and float; times become UTC without a zone, as in DuckDB.
+        """
+        if value is None:
+            return None
+        try:
+            if self.type in WHOLE_NUMBERS:
+                return _whole_number(value, WHOLE_NUMBERS[self.type])
+            if self.type == "DOUBLE":
+                return _number(value)
+            if self.type == "TIMESTAMP":
+                return _utc(value)
+            if self.type == "JSON":
+                return _object(value)
+            return _text(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"column {self.name}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its columns in order, and the columns that its rows are sorted by."""
+
+    name: str
+    columns: tuple[Column, ...]
+    order: tuple[str, ...]
+
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """A row that has not exactly these columns is an error that names the column."""
+        names = {column.name for column in self.columns}
+        for row in rows:
+            if row.keys() != names:
+                name = min(row.keys() ^ names)
+                raise ValueError(f"{'missing' if name in names else 'unknown'} column {name!r} of table {self.name}")
+
+
+def _whole_number(value: Any, bits: int) -> int:
+    number = operator.index(value)
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise ValueError(f"{number} does not fit into {bits} bits")
+    return number
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str):  # float("nan") would pass for a number
+        raise TypeError(f"not a number: {value!r}")
+    number = float(value)
+    return None if math.isnan(number) else number
+
+
+def _utc(value: Any) -> datetime:
+    time: datetime = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"not a dict: {value!r}")
+    json.dumps(value, allow_nan=False)  # or it says what is not JSON
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"not text: {value!r}")
+    return value
+
+
+RUN = Column("run", "VARCHAR", "id of the run: 12 hex digits, from its config")
+STATE = Column("state", "VARCHAR", "which weights: last, or best (on dev)")
+STEP = Column("step", "BIGINT", "training step of these weights")
+SPLIT = Column("split", "VARCHAR", "train, dev or test")
+
+RUNS = Table(
+    "runs",
+    (
+        RUN,
+        Column("status", "VARCHAR", "running, interrupted, done, diverged or failed"),
+        Column("task", "VARCHAR", "name of the task"),
+        Column("mixer", "VARCHAR", "name of the sequence mixer"),
+        Column("d_model", "INTEGER", "width of the model"),
+        Column("n_layers", "INTEGER", "blocks of the model"),
+        Column("lr", "DOUBLE", "peak learning rate"),
+        Column("seed", "BIGINT", "seed of weights and data"),
+        Column("steps", "BIGINT", "training steps asked for"),
+        Column("step", "BIGINT", "training steps reached"),
+        Column("parameters", "BIGINT", "trainable parameters"),
+        Column("dev_likelihood", "DOUBLE", "mean probability of the answer on dev, last state"),
+        Column("dev_accuracy", "DOUBLE", "share of dev answers that are the likeliest token, last state"),
+        Column("dev_loss", "DOUBLE", "mean cross-entropy on dev, last state"),
+        Column("test_likelihood", "DOUBLE", "as dev_likelihood, on test"),
+        Column("test_accuracy", "DOUBLE", "as dev_accuracy, on test"),
+        Column("test_loss", "DOUBLE", "as dev_loss, on test"),
+        Column("best_step", "BIGINT", "step of the best state"),
+        Column("best_dev_likelihood", "DOUBLE", "as dev_likelihood, best state"),
+        Column("best_dev_accuracy", "DOUBLE", "as dev_accuracy, best state"),
+        Column("best_dev_loss", "DOUBLE", "as dev_loss, best state"),
+        Column("seconds", "DOUBLE", "time spent training, all continuations together"),
+        Column("started", "TIMESTAMP", "when the run first began, UTC"),
+        Column("updated", "TIMESTAMP", "when this row was last written, UTC"),
+        Column("message", "VARCHAR", "why the run failed or diverged"),
+        Column("config", "JSON", "the whole config; config->>'$.task.pairs' is one value of it"),
+    ),
+    order=("started", "run"),
+)
+
+HISTORY = Table(
+    "history",
+    (
+        RUN,
+        Column("step", "BIGINT", "training step"),
+        Column("lr", "DOUBLE", "learning rate at this step"),
+        Column("loss", "DOUBLE", "mean training loss since the row before"),
+        Column("dev_loss", "DOUBLE", "mean cross-entropy on dev"),
+        Column("dev_likelihood", "DOUBLE", "mean probability of the answer on dev"),
+        Column("dev_accuracy", "DOUBLE", "share of dev answers that are the likeliest token"),
+    ),
+    order=("run", "step"),
+)
+
+EVALUATIONS = Table(
+    "evaluations",
+    (
+        RUN,
+        STATE,
+        STEP,
+        SPLIT,
+        Column("likelihood", "DOUBLE", "mean probability of the answer"),
+        Column("accuracy", "DOUBLE", "share of answers that are the likeliest token"),
+        Column("loss", "DOUBLE", "mean cross-entropy"),
+        Column("n", "BIGINT", "documents"),
+    ),
+    order=("run", "step", "state", "split"),
+)
+
+EFFECTS = Table(
+    "effects",
+    (
+        RUN,
+        STATE,
+        STEP,
+        SPLIT,
+        Column("site", "VARCHAR", "activation that was replaced"),
+        Column("role", "VARCHAR", "position at which it was replaced"),
+        Column("original", "DOUBLE", "mean probability of the answer, original document"),
+        Column("corrupted", "DOUBLE", "the same, corrupted document"),
+        Column("restored", "DOUBLE", "the same, corrupted document with the original's activation here"),
+        Column("attribution", "DOUBLE", "how much of the lost probability the activation restores"),
+        Column("share", "DOUBLE", "attribution relative to the other roles of the site"),
+        Column("n", "BIGINT", "documents"),
+    ),
+    order=("run", "step", "state", "split", "site", "role"),
+)
+
+TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, EFFECTS)}

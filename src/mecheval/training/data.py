@@ -1,0 +1,91 @@
+"""What a model sees: documents cut after the last prediction, the positions to predict at, and the answers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mecheval import rng
+from mecheval.config import RunConfig
+from mecheval.tasks import Corpus, Task
+from mecheval.types import Batch
+
+DRAW = 64
+"""Batches of a stream that are drawn together; a document depends on its number alone, so this changes no number."""
+
+EVAL_TOKENS = 1 << 12
+"""Tokens in one evaluation pass: what fits the cache is faster than one big pass."""
+
+
+class Questions(NamedTuple):
+    """Documents as a model reads them: k predictions in each of B documents."""
+
+    tokens: Tensor  # (B, L) int64; nothing after the last position of `at`, which is never read
+    at: Tensor  # (B, k) int64 positions
+    targets: Tensor  # (B, k) int64 token ids
+
+    def to(self, device: str) -> Questions:
+        """The same on another device."""
+        return Questions(*(tensor.to(device) for tensor in self))
+
+
+def questions(batch: Batch) -> Questions:
+    """The part of a batch that training and evaluation need."""
+    length = int(batch.predict_at.max()) + 1
+    return Questions(batch.tokens[:, :length].contiguous(), batch.predict_at, batch.targets)
+
+
+class TrainingData:
+    """The batch of every step, as a function of the step alone: to continue a run is to ask for a later step.
+
+    A fixed set is walked through end to end, again and again; an epoch need not be a whole number of batches.
+    """
+
+    def __init__(self, config: RunConfig, task: Task) -> None:
+        self.task, self.seed, self.size = task, config.seed, config.data.batch_size
+        self.documents, self.shuffle = config.data.documents, config.data.shuffle
+        self.device = config.machine.device
+        self._corpus = None if self.documents is None else task.corpus(self.documents, "train", self.seed)
+        self._order = lru_cache(2)(self._drawn_order)
+        self._chunk = lru_cache(1)(self._drawn_chunk)
+
+    def batch(self, step: int) -> Questions:
+        """What step number `step` (from 0) is trained on."""
+        if self._corpus is None or self.documents is None:
+            chunk, place = divmod(step, DRAW)
+            return questions(self._chunk(chunk).batch(slice(place * self.size, (place + 1) * self.size))).to(
+                self.device
+            )
+        epochs, rows = np.divmod(np.arange(step * self.size, (step + 1) * self.size), self.documents)
+        if self.shuffle:
+            for epoch in np.unique(epochs):
+                rows = np.where(epochs == epoch, self._order(int(epoch))[rows], rows)
+        return questions(self._corpus.batch(rows)).to(self.device)
+
+    def _drawn_chunk(self, chunk: int) -> Corpus:
+        n = DRAW * self.size
+        return self.task.corpus(n, "train", self.seed, start=chunk * n)
+
+    def _drawn_order(self, epoch: int) -> NDArray[np.int64]:
+        """The order of the documents in one epoch; it depends on (seed, epoch) alone."""
+        return rng.permutation(rng.derived(rng.key(self.seed, "shuffle"), epoch), self.documents or 0)
+
+
+def evaluation_set(config: RunConfig, task: Task, split: str) -> list[Questions]:
+    """The documents of a split in pieces of similar length, so that short ones are not padded to the longest."""
+    documents = config.evaluate.documents
+    corpus = task.corpus(documents, split, config.evaluate.seed)
+    lengths = corpus.predict_at.max(axis=1).astype(np.int64) + 1
+    order = np.argsort(lengths, kind="stable")
+    pieces, first = [], 0
+    while first < documents:
+        last = first + 1
+        while last < documents and (last + 1 - first) * lengths[order[last]] <= EVAL_TOKENS:
+            last += 1
+        pieces.append(questions(corpus.batch(order[first:last])).to(config.machine.device))
+        first = last
+    return pieces

@@ -1,0 +1,72 @@
+"""A trained model as a folder of its own: weights, config, and a card that says what it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from mecheval.config import RunConfig
+from mecheval.config.plain import dump_yaml
+from mecheval.errors import UnknownName, UserError
+from mecheval.files import write_atomic
+from mecheval.store import RunFolder, Store, writing
+
+STATES = ("last", "best")
+
+
+def export(folder: RunFolder, to: str | Path | None = None, state: str = "last") -> Path:
+    """Write `model.safetensors`, `config.yaml` and `README.md`; the folder written. `load_lm` reads it back."""
+    if state not in STATES:
+        raise UnknownName("state", state, STATES)
+    weights = folder.weights / f"{state}.safetensors"
+    if not weights.exists():
+        there = [name for name in STATES if (folder.weights / f"{name}.safetensors").exists()]
+        hint = f"it has: {', '.join(there)}" if there else f"its status is {folder.status()['status']}"
+        raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
+    config = RunConfig.load(folder.path / "config.yaml")
+    to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name}-{folder.id}")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UserError(f"{to} exists and is not an empty folder; choose another with --to.")
+    with writing(to):
+        to.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(weights, to / "model.safetensors")
+        write_atomic(to / "config.yaml", config.to_yaml())
+        write_atomic(to / "README.md", card(folder, config, state))
+    return to
+
+
+def card(folder: RunFolder, config: RunConfig, state: str) -> str:
+    """The model card: what it is, how well it does, how it was trained, how to load it."""
+    found = folder.status()
+    store = Store(folder.path.parent.parent)
+    frame = store.query(
+        f"select split, likelihood, accuracy, loss, n, step from evaluations where run = '{folder.id}' "
+        f"and state = '{state}' order by split"
+    )
+    rows = [
+        f"| {row.split} | {row.likelihood:.4f} | {row.accuracy:.4f} | {row.loss:.4f} | {row.n} |"
+        for row in frame.itertuples()
+    ]
+    scores = "\n".join(["| split | likelihood | accuracy | loss | answers |", "|---|---|---|---|---|", *rows])
+    step = int(frame["step"].iloc[0]) if len(frame) else found["step"]
+    return f"""# {config.mixer.name} on {config.task.name}
+
+A language model of {found["parameters"]:,} parameters ({config.model.n_layers} layers, width {config.model.d_model})
+with the sequence mixer `{config.mixer.name}`, trained by mecheval on the task `{config.task.name}`. Run {folder.id},
+{state} state, step {step:,} of {config.data.steps:,}; status: {found["status"]}.
+
+{scores}
+
+Likelihood is p(answer) and accuracy the share of right answers, at the predictions of the documents of each split.
+
+```python
+import mecheval as me
+
+lm = me.load_lm(".")  # this folder; no other file is needed
+```
+
+## Config
+
+```yaml
+{dump_yaml(config.to_dict())}```
+"""

@@ -1,0 +1,188 @@
+"""The training loop: from a config to a whole run in the store, however often it is interrupted."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from mecheval.config import RunConfig
+from mecheval.store import RunFolder, Store, StoreError
+from mecheval.store.schema import WHOLE
+from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
+from mecheval.training.data import Questions, TrainingData, evaluation_set
+from mecheval.training.evaluate import Scores, evaluate
+from mecheval.training.signals import Request, stop_requests
+from mecheval.training.state import Training
+from mecheval.training.watch import Start, Watcher, Watchers
+from mecheval.training.weights import save_weights
+
+DEFAULT_STORE = "mecheval-store"
+
+SHOWN = ("dev_likelihood", "dev_accuracy", "test_likelihood", "test_accuracy")
+"""Scores that watchers are told at the end."""
+
+
+class Interrupted(Exception):
+    """A signal stopped the run; what it had done is saved, and training the same config goes on from there."""
+
+    def __init__(self, folder: RunFolder, step: int, signal: int) -> None:
+        self.folder, self.step, self.signal = folder, step, signal
+        super().__init__(f"run {folder.id} is saved at step {step}; the same command continues it.")
+
+
+def train(
+    config: RunConfig,
+    store: Store | str | Path = DEFAULT_STORE,
+    watchers: Sequence[Watcher] = (),
+    checkpoint_seconds: float = 30.0,
+) -> RunFolder:
+    """Train `config` into `store`, or go on where it stopped; a run that is finished is left as it is.
+
+    The numbers depend on the config alone: not on interruptions, nor on when checkpoints are written.
+    """
+    store = store if isinstance(store, Store) else Store(store)
+    folder = store.folder(config.id)
+    if folder.status()["status"] in WHOLE:
+        return folder
+    task = config.build_task()
+    with alone(config.machine.threads):
+        state = Training(config, task)  # before the folder: a config that cannot be built leaves nothing behind
+        with folder.exclusive(), stop_requests() as request:
+            if folder.status()["status"] not in WHOLE:  # else another process has finished it meanwhile
+                watcher = Watchers(watchers)
+                _begin(folder, state, watcher)
+                with _ending(folder, state, watcher):
+                    data, dev = TrainingData(config, task), evaluation_set(config, task, "dev")
+                    status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request)
+                    _finish(folder, state, status, {"dev": dev, "test": evaluation_set(config, task, "test")})
+    return folder
+
+
+def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
+    """Continue from the newest good checkpoint, if there is one, and say what begins."""
+    config = state.config
+    said: list[str] = []
+    checkpoint = read_checkpoint(folder.checkpoints, config.id, said.append)
+    if checkpoint is not None:
+        state.restore(checkpoint)
+    folder.write_config(config.to_yaml())
+    folder.write_environment()
+    folder.set_status(
+        status="running", task=config.task.name, mixer=config.mixer.name, d_model=config.model.d_model,
+        n_layers=config.model.n_layers, lr=config.optimiser.lr, seed=config.seed, steps=config.data.steps,
+        step=state.step, parameters=state.lm.n_parameters, config=config.to_dict(), message=None,
+    )  # fmt: skip
+    watcher.begin(
+        Start(config.id, config.title, config.to_dict(), state.step, config.data.steps, state.lm.n_parameters)
+    )
+    for message in said:
+        watcher.say(message)
+
+
+def _steps(
+    folder: RunFolder, state: Training, data: TrainingData, dev: list[Questions], watcher: Watcher, pause: float,
+    request: Request,
+) -> str:  # fmt: skip
+    """Step until the end, an early stop, or a loss that is not finite; `done` or `diverged`."""
+    config = state.config
+    steps, every = config.data.steps, config.evaluate.every
+    saved = time.monotonic()
+    began = saved - state.seconds
+    while state.step < steps and not _stops_early(state):
+        loss = state.advance(data.batch(state.step))
+        if not math.isfinite(loss):
+            return "diverged"
+        watcher.step(state.step, loss)
+        if state.step % every == 0 or state.step == steps:
+            row = state.record(evaluate(state.lm, dev))
+            watcher.row(row)
+            if not math.isfinite(row["dev_loss"]):
+                return "diverged"
+        now = time.monotonic()
+        state.seconds = now - began
+        if request or now - saved >= pause:
+            write_checkpoint(folder.checkpoints, config.id, state.checkpoint())
+            folder.set_status(step=state.step, seconds=state.seconds)
+            saved = time.monotonic()
+        if request.signal is not None:
+            raise Interrupted(folder, state.step, request.signal)
+    return "done"
+
+
+def _stops_early(state: Training) -> bool:
+    """After a row that is good enough, or too many that were no better."""
+    given = state.config.evaluate
+    if not state.history or state.history[-1]["step"] != state.step:
+        return False
+    if given.stop_at is not None and state.history[-1]["dev_accuracy"] >= given.stop_at:
+        return True
+    return given.patience is not None and state.stale >= given.patience
+
+
+def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, list[Questions]]) -> None:
+    """Evaluate and publish: weights and tables first, the status that makes them count last."""
+    states = {"last": (state.step, state.weights())} if status == "done" else {}
+    if state.best is not None:
+        states["best"] = (state.best.step, state.best.weights)
+    rows, scores = [], {}
+    for name, (step, weights) in states.items():
+        state.lm.load_state_dict(weights)
+        for split, pieces in splits.items():
+            result = evaluate(state.lm, pieces)
+            rows.append({"state": name, "step": step, "split": split, **vars(result)})
+            scores[name, split] = result
+        save_weights(folder.weights / f"{name}.safetensors", state.config, name, step, weights)
+    folder.write("history", state.history)
+    folder.write("evaluations", rows)
+    message = None if status == "done" else f"the loss was not finite after step {state.step}"
+    folder.set_status(
+        status=status, step=state.step, seconds=state.seconds, message=message,
+        **_columns("dev", scores.get(("last", "dev"))), **_columns("test", scores.get(("last", "test"))),
+        best_step=state.best and state.best.step, **_columns("best_dev", scores.get(("best", "dev"))),
+    )  # fmt: skip
+    shutil.rmtree(folder.checkpoints, ignore_errors=True)
+
+
+def _columns(prefix: str, scores: Scores | None) -> dict[str, float]:
+    if scores is None:
+        return {}
+    return {f"{prefix}_{name}": getattr(scores, name) for name in ("likelihood", "accuracy", "loss")}
+
+
+@contextmanager
+def _ending(folder: RunFolder, state: Training, watcher: Watcher) -> Iterator[None]:
+    """Whatever happens, the status says so and the watchers are told."""
+    status, scores = "failed", {}
+    try:
+        yield
+        found = folder.status()
+        status, scores = found["status"], {name: found[name] for name in SHOWN if found[name] is not None}
+    except (Interrupted, KeyboardInterrupt):
+        status = "interrupted"
+        folder.set_status(status=status)
+        raise
+    except StoreError:  # nothing can be written, so nothing is; the run is interrupted where it was last saved
+        raise
+    except Exception as error:
+        folder.set_status(status=status, message=f"{type(error).__name__}: {error}", step=state.step)
+        raise
+    finally:
+        watcher.end(status, scores)
+
+
+@contextmanager
+def alone(threads: int) -> Iterator[None]:
+    """Inside, torch computes on so many threads and its random numbers are ours; afterwards all is as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        torch.set_num_threads(before)

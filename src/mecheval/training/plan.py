@@ -1,0 +1,79 @@
+"""What a run would be and take, from a few timed steps."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+from mecheval.config import RunConfig
+from mecheval.store import Store
+from mecheval.store.schema import WHOLE
+from mecheval.training.data import TrainingData, evaluation_set
+from mecheval.training.evaluate import evaluate
+from mecheval.training.loop import alone
+from mecheval.training.progress import duration
+from mecheval.training.state import Training
+
+WARM, TIMED = 3, 12
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes and times of a run; nothing of it is stored."""
+
+    run: str
+    status: str | None  # what the store knows of it
+    step: int  # where it would begin
+    parameters: int
+    steps: int
+    epochs: float | None
+    step_seconds: float
+    evaluation_seconds: float
+    seconds: float  # from `step` to the end
+
+    def describe(self) -> str:
+        """The same in a few lines for people."""
+        known = "" if self.status is None else f" ({self.status}, step {self.step:,})"
+        epochs = "a stream of fresh documents" if self.epochs is None else f"{self.epochs:g} epochs"
+        return "\n".join((
+            f"run         {self.run}{known}",
+            f"parameters  {self.parameters:,}",
+            f"steps       {self.steps:,} ({epochs})",
+            f"a step      {1e3 * self.step_seconds:.1f} ms; an evaluation {1e3 * self.evaluation_seconds:.0f} ms",
+            f"time        about {duration(self.seconds)}",
+        ))  # fmt: skip
+
+
+def plan(config: RunConfig, store: Store) -> Plan:
+    """Build the model, time steps and one evaluation, and throw all away."""
+    folder = store.folder(config.id)
+    found = folder.status()
+    task = config.build_task()
+    with alone(config.machine.threads):
+        state, data = Training(config, task), TrainingData(config, task)
+        dev = evaluation_set(config, task, "dev")
+        times = []
+        for step in range(WARM + TIMED):
+            before = time.perf_counter()
+            state.advance(data.batch(step))
+            times.append(time.perf_counter() - before)
+        evaluate(state.lm, dev[:1])
+        before = time.perf_counter()
+        evaluate(state.lm, dev)
+        evaluation = time.perf_counter() - before
+    mean, steps = statistics.median(times[WARM:]), config.data.steps
+    done = int(found["step"] or 0)
+    left = 0 if found["status"] in WHOLE else steps - done
+    documents = config.data.documents
+    return Plan(
+        run=config.id,
+        status=found["status"],
+        step=done,
+        parameters=state.lm.n_parameters,
+        steps=steps,
+        epochs=None if documents is None else steps * config.data.batch_size / documents,
+        step_seconds=mean,
+        evaluation_seconds=evaluation,
+        seconds=left * mean + left / config.evaluate.every * evaluation,
+    )

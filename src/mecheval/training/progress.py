@@ -1,0 +1,223 @@
+"""What a terminal, or a log file, shows of a training run."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from mecheval.training.watch import Quiet, Start, Watcher
+
+REFRESH = 1 / 8
+"""Seconds between two looks of the bar: drawing takes about a millisecond, so this is below 1 % of the time."""
+RECENT = 10.0
+"""Seconds over which the rate is taken."""
+SMOOTH = 0.98
+"""What the shown loss keeps of its past at every step."""
+COLOURS = {"done": "green", "interrupted": "yellow", "diverged": "red", "failed": "red"}
+
+quiet: Watcher = Quiet()
+
+
+def progress(console: Console, seconds: float = 5.0, clock: Callable[[], float] = time.monotonic) -> Watcher:
+    """A bar on a terminal; elsewhere plain lines, at most one every `seconds`."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        return Bar(console, clock)
+    return Lines(console, clock, seconds)
+
+
+class Pace:
+    """How far and how fast, counting only the steps of this process."""
+
+    def __init__(self, start: Start, clock: Callable[[], float]) -> None:
+        self.start, self.clock = start, clock
+        self.began = self.now = self._due = clock()
+        self.at = start.step
+        self._marks = deque([(self.began, start.step)])
+        self._loss = self._weight = 0.0
+
+    def step(self, step: int, loss: float) -> bool:
+        """Note a step; true when it is time to look again. Everything else waits for that: this runs at every step."""
+        self.at = step
+        self._loss = SMOOTH * self._loss + loss
+        self._weight = SMOOTH * self._weight + 1
+        self.now = self.clock()
+        if self.now < self._due:
+            return False
+        self._due = self.now + REFRESH
+        self._marks.append((self.now, step))
+        while len(self._marks) > 2 and self._marks[1][0] <= self.now - RECENT:
+            self._marks.popleft()
+        return True
+
+    def loss(self) -> float | None:
+        """Smoothed; None before the first step."""
+        return self._loss / self._weight if self._weight else None
+
+    def rate(self) -> float:
+        """Recent steps a second, up to the last step: an evaluation that follows it does not count yet."""
+        then, step = self._marks[0]
+        return (self.at - step) / (self.now - then) if self.now > then else 0.0
+
+    def left(self) -> str:
+        """Remaining time at the recent rate; nothing as long as there is none."""
+        rate = self.rate()
+        return f"{duration((self.start.steps - self.at) / rate)} left" if rate else ""
+
+
+class Lines:
+    """Plain lines without control characters, few enough for a log file."""
+
+    def __init__(self, console: Console, clock: Callable[[], float], seconds: float) -> None:
+        self._console, self._clock, self._seconds = console, clock, seconds
+        self._next = float("-inf")  # when the next row may be printed
+        self._waiting = ""  # the last row, if it came too soon
+
+    def begin(self, start: Start) -> None:
+        """One line."""
+        self._pace = Pace(start, self._clock)
+        self.say(heading(start))
+
+    def step(self, step: int, loss: float) -> None:
+        """Only counted."""
+        self._pace.step(step, loss)
+
+    def row(self, row: Mapping[str, float]) -> None:
+        """One line, or none when the last is too recent."""
+        pace = self._pace
+        parts = (f"step {row['step']:.0f}/{pace.start.steps}", numbers(row["loss"], row, pace.rate()), pace.left())
+        self._waiting = "  ".join(filter(None, parts))
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + self._seconds
+            self._print_waiting()
+
+    def say(self, message: str) -> None:
+        """One line."""
+        show(self._console, message)
+
+    def end(self, status: str, scores: Mapping[str, float]) -> None:
+        """The last row if it still waits, and one line."""
+        self._print_waiting()
+        self.say(f"{status}  {result(self._pace, scores)}")
+
+    def _print_waiting(self) -> None:
+        if self._waiting:
+            self.say(self._waiting)
+        self._waiting = ""
+
+
+class Bar:
+    """Two live lines below everything else that is printed; at the end, one line takes their place.
+
+    They are drawn only from `step`: no thread, and nothing moves while nothing happens.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console, self._clock = console, clock
+        self._row: Mapping[str, float] = {}
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def begin(self, start: Start) -> None:
+        """The heading, which stays, and an empty bar."""
+        self._pace = Pace(start, self._clock)
+        show(self._console, Text(heading(start), "bold"))
+        self._live.start()
+        self._draw()
+
+    def step(self, step: int, loss: float) -> None:
+        """Drawn only now and then."""
+        if self._pace.step(step, loss):
+            self._draw()
+
+    def row(self, row: Mapping[str, float]) -> None:
+        """Its dev scores are shown from the next look on."""
+        self._row = dict(row)
+
+    def say(self, message: str) -> None:
+        """Printed above the bar."""
+        show(self._console, message)
+
+    def end(self, status: str, scores: Mapping[str, float]) -> None:
+        """One line in place of the bar; the cursor is back."""
+        self._live.stop()
+        line = Text.assemble((status, f"bold {COLOURS.get(status, '')}"), "  ", dimmed(result(self._pace, scores)))
+        show(self._console, line)
+
+    def _draw(self) -> None:
+        pace, steps = self._pace, self._pace.start.steps
+        top = Table.grid(expand=True, padding=(0, 2, 0, 0))
+        top.add_column(ratio=1)
+        top.add_column(justify="right", no_wrap=True)
+        top.add_column(justify="right", no_wrap=True, min_width=len("1:02:03 left"))
+        bar = ProgressBar(total=max(steps, 1), completed=pace.at, complete_style="cyan", finished_style="cyan")
+        counts = f"{100 * pace.at // max(steps, 1):3}%  {pace.at:{len(str(steps))}}/{steps}"
+        top.add_row(bar, counts, dimmed(pace.left()))
+        below = dimmed(numbers(pace.loss(), self._row, pace.rate()))
+        below.no_wrap, below.overflow = True, "ellipsis"
+        self._live.update(Group(top, below), refresh=True)
+
+
+def show(console: Console, line: str | Text) -> None:
+    """One line as it is: no markup, no colours of rich's own, not broken to the width."""
+    console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def dimmed(line: str) -> Text:
+    """Words dim, numbers not, so that the eye finds what changes."""
+    text = Text(line, "dim")
+    text.highlight_regex(r"\b(\d\S*|nan|inf)", "not dim")
+    return text
+
+
+def heading(start: Start) -> str:
+    """What runs."""
+    where = f"  continues at step {start.step}" if start.step else ""
+    return f"{start.title}  run {start.run}  {start.parameters:,} parameters{where}"
+
+
+def numbers(loss: float | None, row: Mapping[str, float], rate: float) -> str:
+    """`loss 6.312  dev likelihood 0.061 accuracy 0.058  83 steps/s`; what is not known yet is left out."""
+    parts = [words("dev", measures("dev", row))]
+    if loss is not None:
+        tiny = 0 < loss < 5e-4  # then 3e-04, which is as wide as 0.001: nothing jumps
+        parts.insert(0, f"loss {loss:.0e}" if tiny else f"loss {loss:.3f}")
+    if rate:
+        parts.append(f"{rate:.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s")
+    return "  ".join(filter(None, parts))
+
+
+def result(pace: Pace, scores: Mapping[str, float]) -> str:
+    """`50016 steps  9:57  dev/test likelihood 0.991/0.990 accuracy 0.995/0.994`: within 80 columns."""
+    steps = pace.start.steps
+    count = f"{steps} steps" if pace.at == steps else f"{pace.at}/{steps} steps"
+    dev, test = measures("dev", scores), measures("test", scores)
+    if dev.keys() == test.keys():
+        said = [words("dev/test", {name: f"{value}/{test[name]}" for name, value in dev.items()})]
+    else:
+        said = [words("dev", dev), words("test", test)]
+    return "  ".join(filter(None, [count, duration(pace.clock() - pace.began), *said]))
+
+
+def measures(split: str, scores: Mapping[str, float]) -> dict[str, str]:
+    """Likelihood and accuracy of a split, as far as they are there."""
+    keys = {name: f"{split}_{name}" for name in ("likelihood", "accuracy")}
+    return {name: f"{scores[key]:.3f}" for name, key in keys.items() if key in scores}
+
+
+def words(split: str, values: Mapping[str, str]) -> str:
+    """`dev likelihood 0.061 accuracy 0.058`; nothing if there is no value."""
+    return " ".join([split, *(f"{name} {value}" for name, value in values.items())]) if values else ""
+
+
+def duration(seconds: float) -> str:
+    """0:42, 9:57, 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

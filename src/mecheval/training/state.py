@@ -1,0 +1,141 @@
+"""Everything that changes while a model trains, and the one step that changes it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mecheval import rng
+from mecheval.config import RunConfig
+from mecheval.errors import UserError
+from mecheval.tasks import Task
+from mecheval.training.checkpoint import Checkpoint
+from mecheval.training.data import Questions
+from mecheval.training.evaluate import Scores
+from mecheval.training.schedule import rate
+
+Row = dict[str, Any]
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+class Best(NamedTuple):
+    """The best state so far by dev accuracy, then likelihood."""
+
+    step: int
+    scores: Scores
+    weights: dict[str, Tensor]
+
+
+class Training:
+    """A model on its way: weights, optimiser, step, history, best state, random state."""
+
+    def __init__(self, config: RunConfig, task: Task) -> None:
+        self.config, self.device = config, config.machine.device
+        check_device(self.device)
+        dtype = getattr(torch, config.machine.dtype)
+        self.lm = config.build_lm(task).to(self.device, dtype)
+        given = config.optimiser
+        self.optimiser = torch.optim.AdamW(
+            self.lm.parameters(), lr=given.lr, betas=given.betas, eps=given.eps, weight_decay=given.weight_decay,
+            fused=True,
+        )  # fmt: skip
+        self.step = 0
+        self.history: list[Row] = []
+        self.best: Best | None = None
+        self.stale = 0  # evaluations since the best
+        self.seconds = 0.0  # of training, all continuations together
+        self._losses, self._steps = 0.0, 0  # since the last row
+        # What a mixer with dropout draws from; the initial weights have their own seed.
+        torch.manual_seed(int(rng.derived(rng.key(config.seed, "dropout"), 0)) >> 1)
+
+    def learning_rate(self, step: int) -> float:
+        """The rate of step number `step` (from 0)."""
+        return self.config.optimiser.lr * rate(self.config.schedule, step, self.config.data.steps)
+
+    def advance(self, questions: Questions) -> float:
+        """Make one step; the loss before it. A loss that is not finite changes nothing."""
+        tokens, at, targets = questions
+        self.optimiser.zero_grad()
+        loss = F.cross_entropy(self.lm(tokens, at=at).flatten(0, 1), targets.flatten())
+        value = loss.item()
+        if not math.isfinite(value):
+            return value
+        loss.backward()
+        if self.config.optimiser.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.lm.parameters(), self.config.optimiser.clip)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.learning_rate(self.step)
+        self.optimiser.step()
+        self.step += 1
+        self._losses += value
+        self._steps += 1
+        return value
+
+    def record(self, dev: Scores) -> Row:
+        """Add a row to the history, and keep the state if it is the best so far."""
+        row = {
+            "step": self.step,
+            "lr": self.learning_rate(self.step - 1),
+            "loss": self._losses / max(1, self._steps),
+            "dev_loss": dev.loss,
+            "dev_likelihood": dev.likelihood,
+            "dev_accuracy": dev.accuracy,
+        }
+        self.history.append(row)
+        self._losses, self._steps = 0.0, 0
+        self.stale += 1
+        if dev.finite and (self.best is None or dev.rank > self.best.scores.rank):
+            self.best, self.stale = Best(self.step, dev, self.weights()), 0
+        return row
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the model's tensors on the CPU, each with its own memory (tied ones too)."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.lm.state_dict().items()}
+
+    def checkpoint(self) -> Checkpoint:
+        """All of this as tensors and plain data."""
+        tensors = {f"model/{name}": tensor for name, tensor in self.weights().items()}
+        for name, parameter in self.lm.named_parameters():
+            state = self.optimiser.state.get(parameter, {})
+            tensors |= {f"{moment}/{name}": state[moment].cpu().clone() for moment in MOMENTS if moment in state}
+        tensors["random/cpu"] = torch.get_rng_state()
+        if self.device.startswith("cuda"):
+            tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
+        state = {"history": self.history, "stale": self.stale, "seconds": self.seconds}
+        state |= {"losses": self._losses, "steps": self._steps, "best": None}
+        if self.best is not None:
+            tensors |= {f"best/{name}": tensor for name, tensor in self.best.weights.items()}
+            state["best"] = {"step": self.best.step, "scores": vars(self.best.scores)}
+        return Checkpoint(self.step, tensors, state)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Become what `checkpoint` was made from."""
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in checkpoint.tensors.items():
+            part, _, rest = name.partition("/")
+            parts.setdefault(part, {})[rest] = tensor
+        self.lm.load_state_dict(parts["model"])
+        for name, parameter in self.lm.named_parameters():
+            moments = {moment: parts[moment][name] for moment in MOMENTS if name in parts.get(moment, {})}
+            self.optimiser.state[parameter] = {moment: tensor.to(self.device) for moment, tensor in moments.items()}
+        torch.set_rng_state(parts["random"]["cpu"])
+        if "cuda" in parts["random"]:
+            torch.cuda.set_rng_state(parts["random"]["cuda"], self.device)
+        state = checkpoint.state
+        self.step, self.history, self.stale = checkpoint.step, list(state["history"]), state["stale"]
+        self.seconds, self._losses, self._steps = state["seconds"], state["losses"], state["steps"]
+        best = state["best"]
+        self.best = None if best is None else Best(best["step"], Scores(**best["scores"]), parts["best"])
+
+
+def check_device(device: str) -> None:
+    """An error, before anything is built, when this machine has no such device."""
+    kind, _, number = device.partition(":")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        raise UserError(f"device {device}: PyTorch sees {torch.cuda.device_count()} CUDA devices here; try device cpu.")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError("device mps: not available here; try device cpu.")

@@ -1,0 +1,49 @@
+"""Rows and runs for the tests of the store, and what other processes do to it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from mecheval.store import RunFolder, Store
+
+ID = "0123456789ab"
+HISTORY = [
+    {"step": step, "lr": 1e-3, "loss": 1 / (step + 1), "dev_loss": 0.1, "dev_likelihood": 0.9, "dev_accuracy": None}
+    for step in range(3)
+]
+EVALUATION = {"state": "last", "step": 2, "split": "dev", "likelihood": 0.5, "accuracy": 0.25, "loss": 0.7, "n": 100}
+EFFECT = {
+    "state": "last", "step": 2, "split": "dev", "site": "block.0.mixer.out", "role": "key", "original": 0.9,
+    "corrupted": 0.1, "restored": 0.5, "attribution": 0.5, "share": 1.0, "n": 100,
+}  # fmt: skip
+
+
+def write_run(folder: RunFolder, status: str = "done", rows: int = 3, **columns: Any) -> RunFolder:
+    """As a trainer does: the tables first, the status last."""
+    with folder.exclusive():
+        folder.set_status(status="running", task="ar", mixer="mamba", seed=1, config={"task": {"pairs": 8}})
+        folder.write("history", [HISTORY[i % 3] | {"step": i} for i in range(rows)])
+        folder.write("evaluations", [EVALUATION, EVALUATION | {"split": "test"}])
+        folder.write("effects", [EFFECT])
+        folder.set_status(status=status, **columns)
+    return folder
+
+
+def write_many(path: Path, worker: int, runs: int, rows: int) -> None:
+    """One of several processes that write; each run is written twice, as if trained again."""
+    for i in range(runs):
+        for _ in range(2):
+            write_run(Store(path).folder(f"{worker:06x}{i:06x}"), rows=rows)
+
+
+def hold(path: Path, held: Path) -> None:
+    """Hold a run for longer than any test takes, in the middle of a write."""
+    folder = RunFolder(path)
+    with folder.exclusive():
+        folder.set_status(status="running", step=7)
+        (path / "weights").mkdir()
+        (path / "weights" / ".last.safetensors.x.part").write_text("half")
+        held.touch()
+        time.sleep(600)

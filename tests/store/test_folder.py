@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mecheval.errors import UserError
+from mecheval.store import RunFolder, StoreError
+from mecheval.store.schema import RUNS
+from store.examples import HISTORY, ID, hold, write_run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "runs" / ID)
+
+
+@contextmanager
+def held_elsewhere(folder: RunFolder, tmp_path: Path) -> Iterator[int]:
+    """Another process holds the run; at the end it is killed."""
+    sign = tmp_path / "held"
+    process = multiprocessing.get_context("spawn").Process(target=hold, args=(folder.path, sign))
+    process.start()
+    assert process.pid is not None
+    try:
+        until = time.monotonic() + 60
+        while not sign.exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        yield process.pid
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_a_held_run_is_refused_and_the_holder_is_named(folder: RunFolder, tmp_path: Path) -> None:
+    with held_elsewhere(folder, tmp_path) as pid:
+        assert folder.is_held()
+        assert folder.status()["status"] == "running"
+        with (
+            pytest.raises(UserError, match=rf"run {ID} is being trained by process {pid} on host .+ \(since 2.+ UTC\)"),
+            folder.exclusive(),
+        ):
+            pass
+        assert folder.is_held()
+        assert (folder.weights / ".last.safetensors.x.part").exists()  # the holder's own work
+
+
+def test_a_killed_holder_leaves_the_run_free_interrupted_and_its_rests_are_removed(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    with held_elsewhere(folder, tmp_path) as pid:
+        os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + 60
+        while folder.is_held():
+            assert time.monotonic() < until
+    assert folder.status() | {"status": "interrupted", "step": 7} == folder.status()
+    (folder.path / "part").write_text("not a rest")
+    with folder.exclusive():
+        assert {entry.name for entry in folder.path.rglob("*")} == {"lock", "status.json", "weights", "part"}
+
+
+def test_exclusive_also_within_a_process_and_again_afterwards(folder: RunFolder) -> None:
+    for _ in range(2):
+        assert not folder.is_held()
+        with folder.exclusive():
+            assert folder.is_held()
+            with pytest.raises(UserError, match=f"process {os.getpid()} "), RunFolder(folder.path).exclusive():
+                pass
+            assert folder.is_held()
+
+
+def test_asking_who_holds_a_run_is_never_in_the_way_of_a_writer(folder: RunFolder) -> None:
+    write_run(folder)
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            folder.is_held()
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        for _ in range(200):
+            with folder.exclusive():
+                pass
+    finally:
+        stop.set()
+        asker.join()
+
+
+def test_status_merges_and_keeps_times(folder: RunFolder) -> None:
+    blank = dict.fromkeys((column.name for column in RUNS.columns), None) | {"run": ID}
+    assert not folder.exists()
+    assert folder.status() == blank
+    before = datetime.now(UTC).replace(tzinfo=None)
+    with folder.exclusive():
+        folder.set_status(status="running", lr=1e-3, config={"task": {"pairs": 8}})
+        first = folder.status()
+        folder.set_status(status="done", dev_loss=float("nan"), test_loss=float("inf"), lr=None)
+        second = folder.status()
+    known = {"status": "running", "lr": 1e-3, "config": {"task": {"pairs": 8}}}
+    assert first == blank | known | {"started": first["started"], "updated": first["updated"]}
+    assert before <= first["started"] == first["updated"] < second["updated"]
+    assert second == first | {"status": "done", "lr": None, "updated": second["updated"]}
+    assert folder.exists()
+
+
+def test_status_is_standard_json(folder: RunFolder) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    write_run(folder, dev_loss=float("nan"), test_loss=-float("inf"), lr=0.1)
+    saved = json.loads((folder.path / "status.json").read_text(), parse_constant=refuse)
+    assert list(saved) == [column.name for column in RUNS.columns]
+    assert (saved["dev_loss"], saved["test_loss"], saved["lr"]) == (None, None, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"stepp": 1}, "column 'stepp' of table runs cannot be set; choices: status, task"),
+        ({"run": "x"}, "column 'run'"),
+        ({"updated": "2026-01-01"}, "column 'updated'"),
+        ({"status": "paused"}, "unknown status 'paused'; choices: running"),
+        ({"step": 1.5}, "column step"),
+    ],
+)
+def test_a_wrong_column_is_an_error_and_changes_nothing(
+    folder: RunFolder, columns: dict[str, Any], message: str
+) -> None:
+    before = write_run(folder).status()
+    with folder.exclusive(), pytest.raises(ValueError, match=message):
+        folder.set_status(**columns)
+    assert folder.status() == before
+
+
+def test_a_run_begins_with_a_status(folder: RunFolder) -> None:
+    with folder.exclusive(), pytest.raises(ValueError, match="unknown status None"):
+        folder.set_status(step=1)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"status": "done", "lr": "x"}', '{"status": NaN}', "\xff"])
+def test_a_damaged_status_is_named(folder: RunFolder, damage: str) -> None:
+    write_run(folder)
+    (folder.path / "status.json").write_text(damage, encoding="latin-1")
+    with pytest.raises(StoreError, match=r"cannot read .*status\.json: the file is damaged .* remove its folder"):
+        folder.status()
+
+
+def test_config_and_environment(folder: RunFolder) -> None:
+    with folder.exclusive():
+        with pytest.raises(StoreError, match=r"cannot read .*config\.yaml: No such file"):
+            folder.config_text()
+        folder.write_config("lr: 1.0\nname: ü\n")
+        folder.write_environment()
+    assert folder.config_text() == "lr: 1.0\nname: ü\n"
+    assert json.loads((folder.path / "environment.json").read_text())["python"] == sys.version.split()[0]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize("what", ["status.json", "config.yaml", "environment.json", "history.parquet"])
+def test_a_write_that_fails_is_one_line_and_leaves_what_was_there(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, code: int, what: str
+) -> None:
+    writes: dict[str, Callable[[], None]] = {
+        "status.json": lambda: folder.set_status(status="done"),
+        "config.yaml": lambda: folder.write_config("lr: 1"),
+        "environment.json": folder.write_environment,
+        "history.parquet": lambda: folder.write("history", HISTORY[:1]),
+    }
+
+    def fail(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with folder.exclusive():
+        folder.set_status(status="running")
+        folder.write_config("lr: 0")
+        folder.write_environment()
+        folder.write("history", HISTORY)
+        before = {path: path.read_bytes() for path in folder.path.iterdir()}
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(StoreError) as caught:
+            writes[what]()
+    path = folder.path / what
+    assert str(caught.value) == f"cannot write {path}: {os.strerror(code)}; what was saved before is intact."
+    assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
+
+
+def test_a_disk_that_fills_up_under_duckdb_is_told_too(folder: RunFolder) -> None:
+    write_run(folder)
+    program = f"""
+import random, resource, sys
+sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from store.examples import HISTORY, RunFolder
+import duckdb
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+RunFolder(Path(sys.argv[1])).write("history", [HISTORY[0] | {{"loss": random.random()}} for _ in range(50000)])
+"""
+    before = {path: path.read_bytes() for path in folder.path.iterdir()}
+    command = [sys.executable, "-c", program, str(folder.path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = result.stderr.strip().splitlines()[-1]
+    path = folder.table("history")
+    assert last.endswith(f"StoreError: cannot write {path}: File too large; what was saved before is intact.")
+    assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
+
+
+def test_a_store_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = RunFolder(tmp_path / "file" / "runs" / ID)
+    with pytest.raises(StoreError, match=r"cannot write .*lock: Not a directory"), folder.exclusive():
+        pass

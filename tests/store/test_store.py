@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from duckdb import DuckDBPyConnection
+
+from mecheval.errors import UserError
+from mecheval.store import TABLES, Store, StoreError, Table
+from mecheval.store.tables import load_files
+from store.examples import ID, write_run
+
+DTYPES = {"INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "float64", "TIMESTAMP": "datetime64[us]"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Three whole runs and one of each other kind."""
+    store = Store(tmp_path / "store")
+    for run, status in zip("abcdef", ("done", "diverged", "done", "failed", "interrupted", "running"), strict=True):
+        write_run(store.folder(run * 12), status, message="why" if status == "failed" else None)
+    return store
+
+
+def test_a_store_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
+    store = Store(tmp_path / "nothing")
+    store.folder(ID)
+    for read in (store.runs, store.effects, store.ids, lambda: store.query("from runs"), lambda: store.find("a")):
+        with pytest.raises(UserError, match=r"there is no store at .*nothing; `mecheval train` makes one"):
+            read()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "abc", "../../../etc", "0123456789AB", f"{ID}\n", f"{ID}0", "0123456789/b"])
+def test_a_name_never_becomes_a_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="a run's id is 12 digits"):
+        Store(tmp_path).folder(name)
+
+
+def test_a_run_is_found_by_the_start_of_its_id(store: Store) -> None:
+    write_run(store.folder("ab0000000000"))
+    assert store.find("b").id == "b" * 12
+    assert store.find("ab").path == store.path / "runs" / "ab0000000000"
+    with pytest.raises(UserError, match=f"2 runs start with 'a': {'a' * 12}, ab0000000000"):
+        store.find("a")
+    with pytest.raises(UserError, match=f"no run starts with 'bbbbbbbbbbba'. There are: {'b' * 12}"):
+        store.find("bbbbbbbbbbba")
+    with pytest.raises(UserError, match=r"7 runs start with '': .*, …\.$"):
+        store.find("")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_frames_have_the_types_of_the_schema_empty_or_not(store: Store, tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty" / "runs").mkdir(parents=True)
+    full, empty = getattr(store, name)(), getattr(Store(tmp_path / "empty"), name)()
+    assert len(empty) == 0 < len(full)
+    for frame in (full, empty):
+        assert list(frame.columns) == [column.name for column in TABLES[name].columns]
+        for column in TABLES[name].columns:
+            assert frame[column.name].dtype == DTYPES.get(column.type, "str")
+
+
+def test_runs_lists_all_and_the_other_tables_only_whole_runs(store: Store) -> None:
+    runs = store.runs()
+    assert dict(zip(runs["run"].str[0], runs["status"], strict=True)) == {
+        "a": "done", "b": "diverged", "c": "done", "d": "failed", "e": "interrupted", "f": "interrupted",
+    }  # fmt: skip
+    for name, rows in (("history", 3), ("evaluations", 2), ("effects", 1)):
+        expected = [run * 12 for run in "abc" for _ in range(rows)]
+        assert list(getattr(store, name)()["run"]) == expected
+        assert list(store.query(f"select run from {name} order by run")["run"]) == expected
+
+
+def test_runs_are_in_the_order_in_which_they_began(store: Store) -> None:
+    write_run(store.folder("0" * 12))
+    write_run(store.folder("a" * 12), dev_loss=0.5)
+    assert list(store.runs()["run"].str[0]) == list("abcdef0")
+
+
+def test_whole_numbers_stay_whole_beside_missing_ones(store: Store) -> None:
+    write_run(store.folder(ID), seed=2**63 - 1)
+    (store.path / "runs" / ("a" * 12) / "status.json").write_text("{")
+    seeds = store.runs().set_index("run")["seed"]
+    assert seeds[ID] == 2**63 - 1
+    assert seeds.isna()["a" * 12]
+
+
+def test_one_bad_run_does_not_hide_the_others(store: Store) -> None:
+    (store.path / "runs" / ("a" * 12) / "status.json").write_text("half of {")
+    (store.path / "runs" / "not a run").mkdir()
+    (store.path / "runs" / ID).mkdir()  # no status yet
+    (store.path / "runs" / ("9" * 12)).touch()
+    runs = store.runs().set_index("run")
+    assert list(runs.index) == [run * 12 for run in "bcdefa"]
+    assert runs.loc["a" * 12, "status"] == "failed"
+    assert "status.json: the file is damaged" in runs.loc["a" * 12, "message"]
+    assert set(store.history()["run"]) == {"b" * 12, "c" * 12}
+
+
+def test_runs_are_listed_from_their_status_alone(store: Store) -> None:
+    expected = store.runs()
+    for folder in (store.path / "runs").iterdir():
+        for path in folder.iterdir():
+            if path.name not in ("status.json", "lock"):
+                path.write_text("garbage")
+    assert store.runs().equals(expected)
+    assert len(store.query("from runs")) == 6
+
+
+@pytest.mark.parametrize("damage", ["truncated", "zeros", "empty"])
+def test_a_damaged_table_is_named(store: Store, damage: str) -> None:
+    path = store.folder("b" * 12).table("history")
+    content = path.read_bytes()
+    path.write_bytes(
+        {"truncated": content[:-9], "zeros": content[:50] + bytes(60) + content[110:], "empty": b""}[damage]
+    )
+    with pytest.raises(StoreError, match=f"cannot read {path}: .* remove its folder"):
+        store.history()
+    assert len(store.effects()) == 3
+
+
+@pytest.mark.parametrize("name", ["a[1]*", "what?", "lr=3", "it's", "~", "ü {1,2} \\"])
+def test_a_store_may_be_called_anything(tmp_path: Path, name: str) -> None:
+    write_run(Store(tmp_path / "a1").folder("0" * 12), rows=7)  # matches the first name, as a pattern
+    store = Store(tmp_path / name)
+    write_run(store.folder(ID))
+    assert list(store.history()["run"]) == [ID] * 3
+    assert len(store.query("from runs join history using (run) join effects using (run)")) == 3
+
+
+def test_a_relative_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Store("here").folder(ID))
+    assert len(Store("here").history()) == 3
+
+
+def test_query_answers_with_a_frame(store: Store) -> None:
+    sql = """
+        select runs.run, config->>'$.task.pairs' as pairs, likelihood
+        from Evaluations join RUNS using (run) where split = 'test' order by all
+    """
+    assert store.query(sql).to_dict("list") == {
+        "run": [run * 12 for run in "abc"], "pairs": ["8"] * 3, "likelihood": [0.5] * 3,
+    }  # fmt: skip
+    assert list(store.query("show tables")["name"]) == sorted(TABLES)
+    assert list(store.query("describe effects")["column_name"]) == [column.name for column in TABLES["effects"].columns]
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("select liklihood from evaluations", r'"liklihood" not found .* Candidate bindings: "likelihood"'),
+        ("select * from hstory", 'Did you mean "history"'),
+        ("selec 1", "syntax error"),
+        ("select 'a\nLINE b'::int", "Could not convert string 'a LINE b'"),
+        ("", "says nothing"),
+        ("-- nothing", "says nothing"),
+        ("select $1", "parameters"),
+    ],
+)
+def test_a_mistake_in_sql_is_one_line_that_names_the_tables(store: Store, sql: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        store.query(sql)
+    assert str(caught.value).endswith(" Tables: runs, history, evaluations, effects.")
+    assert "\n" not in str(caught.value)
+
+
+def test_sql_touches_no_file(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside = store.folder("a" * 12).table("history")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for sql in (
+        "select * from read_csv('/etc/passwd')",
+        "select * from read_text('/etc/passwd')",
+        "select * from '/etc/passwd'",
+        "select * from glob('/etc/*')",
+        f"select * from '{inside}'",
+        f"copy runs to '{inside}'",
+        "copy runs to 'out.csv'",
+        "export database 'out'",
+        "attach 'out.db'",
+        "install httpfs",
+        "load httpfs",
+        "set lock_configuration = false",
+        "set enable_external_access = true",
+        "set allowed_directories = ['/']",
+        "pragma enable_profiling = 'json'",
+        "select * from before",  # a Python variable
+        "select * from tmp_path",
+    ):
+        with pytest.raises(UserError):
+            store.query(sql)
+    store.query("create table mine as from runs; delete from runs; insert into runs select * from mine")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_goes_while_it_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def remove_first(connection: DuckDBPyConnection, table: Table, files: list[Path]) -> None:
+        shutil.rmtree(store.path / "runs" / ("a" * 12), ignore_errors=True)
+        load_files(connection, table, files)
+
+    monkeypatch.setattr("mecheval.store.store.load_files", remove_first)
+    assert set(store.history()["run"]) == {"b" * 12, "c" * 12}
+
+
+def test_two_thousand_runs(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    table = write_run(store.folder("f" * 12), rows=100).table("history")
+    for i in range(2000):
+        folder = store.folder(f"{i:012x}")
+        folder.path.mkdir()
+        folder.set_status(status="done", config={f"option_{j}": j / 7 for j in range(40)})
+        folder.table("history").hardlink_to(table)
+    store.runs()
+    began = time.process_time()
+    assert len(store.runs()) == 2001
+    listed = time.process_time()
+    assert len(store.history()) == 200_100
+    read = time.process_time()
+    assert listed - began < 1
+    assert read - listed < 3
+
+
+def test_importing_the_store_imports_nothing_slow() -> None:
+    program = "import sys, mecheval.store; print([n for n in ('torch', 'duckdb', 'pandas') if n in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

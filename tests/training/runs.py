@@ -1,0 +1,61 @@
+"""Small runs, and children that train them and can be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mecheval.config import RunConfig, run_config
+from mecheval.store import RunFolder
+
+TINY: dict[str, Any] = {
+    "pairs": 3, "keys": 8, "values": 8, "d_model": 16, "batch_size": 8, "data.documents": 100, "steps": 60, "every": 7,
+    "evaluate.documents": 16, "lr": 3e-3,
+}  # fmt: skip
+
+
+def tiny(task: str = "ar", mixer: str = "attention", **options: Any) -> RunConfig:
+    """A run of about a second."""
+    return run_config(task, mixer, **{**TINY, **options})
+
+
+def published(folder: RunFolder) -> dict[str, bytes]:
+    """The bytes of everything that must not depend on how a run came to its end."""
+    names = ("history.parquet", "evaluations.parquet", "weights/last.safetensors", "weights/best.safetensors")
+    paths = {name: folder.path / name for name in names}
+    return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
+
+
+def left_over(folder: RunFolder) -> list[Path]:
+    """Files that a killed writer left behind."""
+    return list(folder.path.rglob("*.part"))
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Fork a child that does `work` and exits; its process id. A new interpreter would take seconds to start."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(code)
+
+
+def outcome(pid: int) -> int:
+    """Wait for a child: its exit code, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def kill_self() -> None:
+    """Die as from a power cut: no handler, no clean-up."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mecheval as me
+from mecheval.config import RunConfig
+from mecheval.mixers import MIXERS
+from mecheval.training import train
+from training.runs import in_child, kill_self, left_over, outcome, published, tiny
+
+
+class Noisy(nn.Module):
+    """A mixer that draws random numbers at every step, as dropout does."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = nn.functional.dropout(self.linear(x).cumsum(1), 0.1, self.training)
+        return result
+
+
+def killed_at_random(config: RunConfig, store: Path, kills: int, seed: int) -> int:
+    """Train, killing the process after random times, until it has been killed `kills` times; then let it finish."""
+    moments, done = random.Random(seed), 0
+    while done < kills:
+        child = in_child(lambda: train(config, store, checkpoint_seconds=0.0))
+        time.sleep(moments.uniform(0.01, 0.12))
+        os.kill(child, signal.SIGKILL)
+        code = outcome(child)
+        if code == 0:  # the run ended first
+            break
+        assert code == -signal.SIGKILL
+        done += 1
+    assert outcome(in_child(lambda: train(config, store, checkpoint_seconds=0.0))) == 0
+    return done
+
+
+def test_killed_at_twenty_random_moments_a_run_ends_as_if_it_never_was(tmp_path: Path) -> None:
+    config = tiny("ar", "mamba", steps=400)
+    whole = train(config, tmp_path / "whole")
+    kills = killed_at_random(config, tmp_path / "killed", 20, seed=0)
+    assert kills == 20
+    killed = me.Store(tmp_path / "killed").folder(config.id)
+    assert published(killed) == published(whole)
+    assert len(published(whole)) == 4
+    assert left_over(killed) == []
+    history = me.Store(tmp_path / "killed").history()
+    assert history["step"].tolist() == [*range(7, 400, 7), 400]
+
+
+def dying_at_a_write(patch: pytest.MonkeyPatch, config: RunConfig, store: Path, number: int) -> None:
+    """Train, and die in one of the first five writes: before, or after, the new file takes the old one's place."""
+    replace, left, late = Path.replace, number // 2 % 5, number % 2
+
+    def dying(self: Path, target: Any) -> Path:
+        nonlocal left
+        if left == 0 and not late:
+            kill_self()
+        moved = replace(self, target)
+        if left == 0:
+            kill_self()
+        left -= 1
+        return moved
+
+    patch.setattr(Path, "replace", dying)
+    train(config, store, checkpoint_seconds=0.0)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "noisy"])
+def test_killed_in_every_single_write_a_run_ends_as_if_it_never_was(
+    mixer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MIXERS._classes, "noisy", Noisy)
+    config = tiny("ar", mixer, steps=9, every=4, **{"data.shuffle": True})
+    whole = train(config, tmp_path / "whole")
+    kills = 0
+    while kills < 60:
+        code = outcome(in_child(lambda: dying_at_a_write(monkeypatch, config, tmp_path / "killed", kills)))  # noqa: B023
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        kills += 1
+    assert outcome(in_child(lambda: train(config, tmp_path / "killed"))) == 0
+    assert kills > 40
+    assert published(me.Store(tmp_path / "killed").folder(config.id)) == published(whole)
+
+
+def test_torchs_own_random_numbers_are_left_as_they_were(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    train(tiny(steps=3), tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
