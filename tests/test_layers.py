@@ -53,3 +53,12 @@ def test_imports_never_point_back_up_the_line() -> None:
         assert here in ROOMS, f"{here} has no place in the line: add it to ROOMS"
         for other in imported(path):
             assert ROOMS.index(other) <= ROOMS.index(here), f"{path.name} imports {other}, which comes after {here}"
+
+
+def test_nothing_is_pickled() -> None:
+    for path in sorted(SRC.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                assert not any("pickle" in alias.name for alias in node.names), path
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+                assert node.attr not in ("load", "save"), f"{path}: torch.{node.attr} pickles"

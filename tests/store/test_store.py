@@ -125,7 +125,8 @@ def test_a_damaged_table_is_named(store: Store, damage: str) -> None:
 
 @pytest.mark.parametrize("name", ["a[1]*", "what?", "lr=3", "it's", "~", "ü {1,2} \\"])
 def test_a_store_may_be_called_anything(tmp_path: Path, name: str) -> None:
-    write_run(Store(tmp_path / "a1").folder("0" * 12), rows=7)  # matches the first name, as a pattern
+    for other in ("a1", "a12", "what!"):  # what the first names match, as patterns
+        write_run(Store(tmp_path / other).folder(ID), rows=7)
     store = Store(tmp_path / name)
     write_run(store.folder(ID))
     assert list(store.history()["run"]) == [ID] * 3
@@ -189,8 +190,6 @@ def test_sql_touches_no_file(store: Store, tmp_path: Path, monkeypatch: pytest.M
         "set enable_external_access = true",
         "set allowed_directories = ['/']",
         "pragma enable_profiling = 'json'",
-        "select * from before",  # a Python variable
-        "select * from tmp_path",
     ):
         with pytest.raises(UserError):
             store.query(sql)

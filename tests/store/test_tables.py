@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from mecheval.store.schema import EFFECTS, HISTORY, RUNS, TABLES, Table
@@ -100,6 +102,13 @@ def test_json_and_times_are_queried_as_such() -> None:
         load_rows(connection, RUNS, [row])
         answer = connection.execute("SELECT (config->>'$.task.pairs')::INT, hour(started), lr FROM runs").fetchall()
     assert answer == [(8, 0, None)]
+
+
+def test_a_name_in_sql_is_never_a_python_variable() -> None:
+    frame = pd.DataFrame({"x": [1]})
+    with connect() as connection, pytest.raises(duckdb.CatalogException, match="Table with name frame does not exist"):
+        connection.execute("FROM frame")
+    assert len(frame) == 1
 
 
 def test_ten_thousand_rows_take_less_than_half_a_second(tmp_path: Path) -> None:

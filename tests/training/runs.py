@@ -6,12 +6,13 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mecheval.config import RunConfig, run_config
 from mecheval.store import RunFolder
+from mecheval.training.watch import Quiet, Start
 
 TINY: dict[str, Any] = {
     "pairs": 3, "keys": 8, "values": 8, "d_model": 16, "batch_size": 8, "data.documents": 100, "steps": 60, "every": 7,
@@ -59,3 +60,42 @@ def outcome(pid: int) -> int:
 def kill_self() -> None:
     """Die as from a power cut: no handler, no clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Recorder(Quiet):
+    """Keeps all that it hears."""
+
+    def __init__(self) -> None:
+        self.starts: list[Start] = []
+        self.steps: list[int] = []
+        self.rows: list[Mapping[str, float]] = []
+        self.said: list[str] = []
+        self.ends: list[tuple[str, Mapping[str, float]]] = []
+
+    def begin(self, start: Start) -> None:
+        self.starts.append(start)
+
+    def step(self, step: int, loss: float) -> None:
+        self.steps.append(step)
+
+    def row(self, row: Mapping[str, float]) -> None:
+        self.rows.append(dict(row))
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+    def end(self, status: str, scores: Mapping[str, float]) -> None:
+        self.ends.append((status, scores))
+
+
+class SignalAt(Recorder):
+    """Sends this process a signal after some step."""
+
+    def __init__(self, step: int, number: int) -> None:
+        super().__init__()
+        self.at, self.number = step, number
+
+    def step(self, step: int, loss: float) -> None:
+        super().step(step, loss)
+        if step == self.at:
+            os.kill(os.getpid(), self.number)

@@ -12,8 +12,7 @@ from mecheval.training.checkpoint import Checkpoint, read_checkpoint, write_chec
 from mecheval.training.data import TrainingData, evaluation_set
 from mecheval.training.evaluate import evaluate
 from mecheval.training.state import Training
-from training.runs import in_child, outcome, published, tiny
-from training.test_loop import Recorder, SignalAt
+from training.runs import Recorder, SignalAt, in_child, outcome, published, tiny
 
 RUN = "0123456789ab"
 

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,45 +23,8 @@ from mecheval.tasks import TASKS
 from mecheval.training import Interrupted, train
 from mecheval.training.data import evaluation_set
 from mecheval.training.evaluate import evaluate
-from mecheval.training.watch import Quiet, Start
-from training.runs import in_child, outcome, published, tiny
-
-
-class Recorder(Quiet):
-    def __init__(self) -> None:
-        self.starts: list[Start] = []
-        self.steps: list[int] = []
-        self.rows: list[Mapping[str, float]] = []
-        self.said: list[str] = []
-        self.ends: list[tuple[str, Mapping[str, float]]] = []
-
-    def begin(self, start: Start) -> None:
-        self.starts.append(start)
-
-    def step(self, step: int, loss: float) -> None:
-        self.steps.append(step)
-
-    def row(self, row: Mapping[str, float]) -> None:
-        self.rows.append(dict(row))
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
-
-    def end(self, status: str, scores: Mapping[str, float]) -> None:
-        self.ends.append((status, scores))
-
-
-class SignalAt(Recorder):
-    """Sends this process a signal after some step."""
-
-    def __init__(self, step: int, number: int) -> None:
-        super().__init__()
-        self.at, self.number = step, number
-
-    def step(self, step: int, loss: float) -> None:
-        super().step(step, loss)
-        if step == self.at:
-            os.kill(os.getpid(), self.number)
+from mecheval.training.watch import Quiet
+from training.runs import Recorder, SignalAt, in_child, outcome, published, tiny
 
 
 class Fuse(nn.Module):

@@ -6,13 +6,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mecheval import rng
 from mecheval.config import RunConfig
 from mecheval.tasks import Corpus, Task
-from mecheval.types import Batch
+from mecheval.types import PAD
 
 DRAW = 64
 """Batches of a stream that are drawn together; a document depends on its number alone, so this changes no number."""
@@ -24,19 +25,20 @@ EVAL_TOKENS = 1 << 12
 class Questions(NamedTuple):
     """Documents as a model reads them: k predictions in each of B documents."""
 
-    tokens: Tensor  # (B, L) int64; nothing after the last position of `at`, which is never read
+    tokens: Tensor  # (B, L) int64, padded with 0
     at: Tensor  # (B, k) int64 positions
     targets: Tensor  # (B, k) int64 token ids
 
-    def to(self, device: str) -> Questions:
-        """The same on another device."""
-        return Questions(*(tensor.to(device) for tensor in self))
 
-
-def questions(batch: Batch) -> Questions:
-    """The part of a batch that training and evaluation need."""
-    length = int(batch.predict_at.max()) + 1
-    return Questions(batch.tokens[:, :length].contiguous(), batch.predict_at, batch.targets)
+def questions(corpus: Corpus, rows: NDArray[np.int64], device: str) -> Questions:
+    """The documents of these rows, each padded after its last prediction. (`Corpus.batch` also tells the roles.)"""
+    at = corpus.predict_at[rows].astype(np.int64)
+    last = at.max(axis=1, keepdims=True)
+    position = np.arange(last.max() + 1)
+    inside = position <= last
+    tokens = np.where(inside, corpus.tokens[np.where(inside, corpus.starts[rows, None] + position, 0)], PAD)
+    arrays = tokens.astype(np.int64), at, corpus.targets[rows].astype(np.int64)
+    return Questions(*(torch.from_numpy(array).to(device) for array in arrays))
 
 
 class TrainingData:
@@ -57,14 +59,12 @@ class TrainingData:
         """What step number `step` (from 0) is trained on."""
         if self._corpus is None or self.documents is None:
             chunk, place = divmod(step, DRAW)
-            return questions(self._chunk(chunk).batch(slice(place * self.size, (place + 1) * self.size))).to(
-                self.device
-            )
+            return questions(self._chunk(chunk), np.arange(place * self.size, (place + 1) * self.size), self.device)
         epochs, rows = np.divmod(np.arange(step * self.size, (step + 1) * self.size), self.documents)
         if self.shuffle:
             for epoch in np.unique(epochs):
                 rows = np.where(epochs == epoch, self._order(int(epoch))[rows], rows)
-        return questions(self._corpus.batch(rows)).to(self.device)
+        return questions(self._corpus, rows, self.device)
 
     def _drawn_chunk(self, chunk: int) -> Corpus:
         n = DRAW * self.size
@@ -86,6 +86,6 @@ def evaluation_set(config: RunConfig, task: Task, split: str) -> list[Questions]
         last = first + 1
         while last < documents and (last + 1 - first) * lengths[order[last]] <= EVAL_TOKENS:
             last += 1
-        pieces.append(questions(corpus.batch(order[first:last])).to(config.machine.device))
+        pieces.append(questions(corpus, order[first:last], config.machine.device))
         first = last
     return pieces

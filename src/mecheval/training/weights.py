@@ -24,9 +24,10 @@ HEADER = "mecheval"
 def save_weights(path: Path, config: RunConfig, state: str, step: int, weights: dict[str, Tensor]) -> None:
     """Write weights with their origin: run, state (last or best), step, config."""
     origin = {"run": config.id, "state": state, "step": step, "config": config.to_dict()}
+    separate = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}  # tied ones share memory
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, save(weights, metadata={HEADER: json.dumps(origin)}))
+        write_atomic(path, save(separate, metadata={HEADER: json.dumps(origin)}))
 
 
 def load_lm(path: str | Path) -> LM:
