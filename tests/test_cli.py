@@ -8,41 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from mecheval import cli
+from commands import Command
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["mecheval", *arguments])
-    with pytest.raises(SystemExit) as done:
-        cli.main()
-    return int(done.value.code or 0)
+def test_version_and_help(command: Command) -> None:
+    assert command.prints("--version") == f"mecheval {metadata.version('mecheval')}\n"
+    out = command.prints("--help")
+    assert all(word in out for word in ("list", "sample", "grammar", "train", "runs", "query", "export"))
 
 
-def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    code = run(monkeypatch, *arguments)
-    out, err = capsys.readouterr()
-    assert (code, err) == (0, "")
-    return out
-
-
-def test_version_and_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert printed(capsys, monkeypatch, "--version") == f"mecheval {metadata.version('mecheval')}\n"
-    out = printed(capsys, monkeypatch, "--help")
-    assert all(command in out for command in ("list", "sample", "grammar"))
-
-
-def test_list_tasks_names_every_option(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = json.loads(printed(capsys, monkeypatch, "list", "tasks", "--json"))
+def test_list_tasks_names_every_option(command: Command) -> None:
+    listed = json.loads(command.prints("list", "tasks", "--json"))
     assert set(listed) == {"ar", "atr"}
     assert listed["ar"]["options"]["pairs"]["default"] == 16
-    table = printed(capsys, monkeypatch, "list", "tasks")
+    table = command.prints("list", "tasks")
     assert all(name in table for name in listed["atr"]["options"])
 
 
-def test_sample_json_is_the_sample(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    data = json.loads(
-        printed(capsys, monkeypatch, "sample", "ar", "-n", "2", "--set", "pairs=3", "--keys", "9", "--json")
-    )
+def test_sample_json_is_the_sample(command: Command) -> None:
+    data = json.loads(command.prints("sample", "ar", "-n", "2", "--set", "pairs=3", "--keys", "9", "--json"))
     assert data["options"]["pairs"] == 3
     assert data["options"]["keys"] == 9
     [first, second] = data["documents"]
@@ -53,57 +37,47 @@ def test_sample_json_is_the_sample(capsys: pytest.CaptureFixture[str], monkeypat
     assert data["statistics"]["length"]["mean"] == 11
 
 
-def test_sample_shows_documents_roles_and_statistics(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = printed(capsys, monkeypatch, "sample", "ar", "-n", "1", "--preset", "laptop")
+def test_sample_shows_documents_roles_and_statistics(command: Command) -> None:
+    out = command.prints("sample", "ar", "-n", "1", "--preset", "laptop")
     assert "BOS k47 v18" in out
     assert "key 13, value 14, next_key 15, divider 17, query 18; k22 -> v6" in out
     assert "1,000 documents" in out
 
 
-def test_tree_draws_the_derivation(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tree_draws_the_derivation(command: Command, tmp_path: Path) -> None:
     grammar = tmp_path / "g.json"
     nonterminals = {
         "S": {"heads": {"d": 1}, "rules": [["X", "a"]]},
         "X": {"heads": {"c": 1}, "rules": [["a", "b"]]},
     }
     grammar.write_text(json.dumps({"terminals": list("abcd"), "start": ["S"], "nonterminals": nonterminals}))
-    out = printed(capsys, monkeypatch, "sample", "atr", "-n", "1", "--tree", "--grammar", str(grammar))
+    out = command.prints("sample", "atr", "-n", "1", "--tree", "--grammar", str(grammar))
     drawn = [line.rstrip() for line in out.splitlines() if "@" in line]
     assert drawn == ["S d @5", "├── X c @3", "│   ├── a @1", "│   └── b @2", "└── a @4"]
 
 
-def test_grammar_is_shown_saved_and_read_back(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_grammar_is_shown_saved_and_read_back(command: Command, tmp_path: Path) -> None:
     path = str(tmp_path / "g.json")
-    assert "expected length" in printed(capsys, monkeypatch, "grammar", "--preset", "paper")
-    printed(capsys, monkeypatch, "grammar", "--grammar-seed", "4", "--save", path)
-    again = json.loads(printed(capsys, monkeypatch, "grammar", "--grammar", path, "--json"))
-    assert again == json.loads(printed(capsys, monkeypatch, "grammar", "--grammar-seed", "4", "--json"))
+    assert "expected length" in command.prints("grammar", "--preset", "paper")
+    command.prints("grammar", "--grammar-seed", "4", "--save", path)
+    again = json.loads(command.prints("grammar", "--grammar", path, "--json"))
+    assert again == json.loads(command.prints("grammar", "--grammar-seed", "4", "--json"))
 
 
-def test_list_mixers_shows_options_and_sizes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = json.loads(printed(capsys, monkeypatch, "list", "mixers", "--json"))
+def test_list_mixers_shows_options_and_sizes(command: Command) -> None:
+    listed = json.loads(command.prints("list", "mixers", "--json"))
     assert sorted(listed) == ["attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba"]
     assert listed["mamba"]["options"]["d_conv"]["default"] == 4
     assert listed["mamba"]["layers"][0] == {"class": "Mamba", "parameters": 32640, "state": 2432}
     assert [layer["class"] for layer in listed["based"]["layers"]] == ["BaseConv", "TaylorAttention"]
-    table = printed(capsys, monkeypatch, "list", "mixers")
+    table = command.prints("list", "mixers")
     assert all(option in table for mixer in listed.values() for option in mixer["options"])
 
 
-def test_list_sites_names_them_with_their_axes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = json.loads(printed(capsys, monkeypatch, "list", "sites", "--mixer", "mamba", "--layers", "1", "--json"))
+def test_list_sites_names_them_with_their_axes(command: Command) -> None:
+    listed = json.loads(command.prints("list", "sites", "--mixer", "mamba", "--layers", "1", "--json"))
     assert {"site": "blocks.0.mixer.conv", "shape": ["B", "L", "E"], "readonly": False} in listed
-    out = printed(capsys, monkeypatch, "list", "sites", "--mixer", "mamba", "--d-conv", "0")
+    out = command.prints("list", "sites", "--mixer", "mamba", "--d-conv", "0")
     assert "blocks.1.mixer.dt" in out
     assert "mixer.conv" not in out
 
@@ -128,20 +102,18 @@ def test_list_sites_names_them_with_their_axes(
         (["grammar", "--save", "no/such/folder/g.json"], "cannot write no/such/folder/g.json"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run(monkeypatch, *arguments) == 2
-    out, err = capsys.readouterr()
+def test_mistakes_are_one_line_and_exit_code_2(arguments: list[str], message: str, command: Command) -> None:
+    code, out, err = command(*arguments)
+    assert code == 2
     assert message in err
     assert err.count("\n") == 1
     assert out == ""
 
 
 def test_the_installed_command_survives_a_closed_pipe() -> None:
-    command = Path(sys.executable).with_name("mecheval")
+    program = Path(sys.executable).with_name("mecheval")
     with subprocess.Popen(
-        [command, "list", "tasks", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [program, "list", "tasks", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

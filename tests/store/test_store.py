@@ -91,13 +91,17 @@ def test_whole_numbers_stay_whole_beside_missing_ones(store: Store) -> None:
 
 def test_one_bad_run_does_not_hide_the_others(store: Store) -> None:
     (store.path / "runs" / ("a" * 12) / "status.json").write_text("half of {")
+    loop = store.path / "runs" / ("f" * 12) / "lock"
+    loop.unlink()
+    loop.symlink_to(loop)  # as unreadable as a file can be made
     (store.path / "runs" / "not a run").mkdir()
     (store.path / "runs" / ID).mkdir()  # no status yet
     (store.path / "runs" / ("9" * 12)).touch()
     runs = store.runs().set_index("run")
-    assert list(runs.index) == [run * 12 for run in "bcdefa"]
-    assert runs.loc["a" * 12, "status"] == "failed"
+    assert list(runs.index) == [run * 12 for run in "bcdeaf"]
+    assert list(runs["status"]) == ["diverged", "done", "failed", "interrupted", "failed", "failed"]
     assert "status.json: the file is damaged" in runs.loc["a" * 12, "message"]
+    assert "lock: Too many levels of symbolic links" in runs.loc["f" * 12, "message"]
     assert set(store.history()["run"]) == {"b" * 12, "c" * 12}
 
 

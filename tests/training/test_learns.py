@@ -21,4 +21,3 @@ def test_attention_learns_associative_recall(tmp_path: Path) -> None:
     assert status["step"] < 2500
     history = Store(tmp_path).history()
     assert history["dev_accuracy"].iloc[0] < 0.3  # it did not know the answers before
-

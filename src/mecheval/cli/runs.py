@@ -64,7 +64,7 @@ def train(
         return
     from mecheval.show_store import run_table
 
-    console.print(run_table(Store(store).query(f"select * from runs where run = '{folder.id}'")))
+    console.print(run_table(Store(store).query(f"select * from runs where run = '{folder.id}'"), console.width))
 
 
 def _show_plan(config: RunConfig, store: Store, as_json: bool) -> None:
@@ -98,7 +98,7 @@ def runs(
     if as_json:
         sys.stdout.write(frame.to_json(orient="records", indent=1, date_format="iso") + "\n")
         return
-    console.print(run_table(frame))
+    console.print(run_table(frame, console.width))
 
 
 @app.command()

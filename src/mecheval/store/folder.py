@@ -114,8 +114,11 @@ class RunFolder:
         A run that says it is running while nobody holds it is `interrupted`: its process died.
         """
         row = self._read_status()
-        if row["status"] == "running" and not self.is_held():
-            row["status"] = "interrupted"
+        try:
+            if row["status"] == "running" and not self.is_held():
+                row["status"] = "interrupted"
+        except OSError as error:
+            self._unreadable(self._lock, error)
         return row
 
     def set_status(self, **columns: Any) -> None:
