@@ -20,25 +20,6 @@ TINY = [
     "--pairs", "3", "--keys", "8", "--values", "8", "--d-model", "16", "--batch-size", "8", "--steps", "20",
     "--every", "7", "--set", "data.documents=100", "--set", "evaluate.documents=16",
 ]  # fmt: skip
-    "--pairs",
-    "3",
-    "--keys",
-    "8",
-    "--values",
-    "8",
-    "--d-model",
-    "16",
-    "--batch-size",
-    "8",
-    "--set",
-    "data.documents=100",
-    "--steps",
-    "20",
-    "--every",
-    "7",
-    "--set",
-    "evaluate.documents=16",
-]
 
 
 def process(*words: str) -> subprocess.Popen[str]:
