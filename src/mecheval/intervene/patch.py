@@ -1,0 +1,138 @@
+"""Interventions as values: which site, which role, which edit; and the two tools that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mecheval.errors import UserError
+from mecheval.intervene.places import listening, place
+from mecheval.intervene.roles import NOWHERE, Roles, positions
+from mecheval.types import Batch
+
+Edit = Callable[[Tensor], Tensor]
+"""Activations at one role (n, ...) -> what replaces them (n, ...). Any function will do; these are the usual ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class Take:
+    """Take the activations of another run, (n, ...): an interchange intervention."""
+
+    values: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Those of the other run."""
+        return self.values.to(x)
+
+
+@dataclass(frozen=True)
+class Zero:
+    """Put zeros."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Zeros."""
+        return torch.zeros_like(x)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Put the mean over the batch's documents: what is particular to a document is gone."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, ...), every row the same."""
+        return x.mean(0, keepdim=True).expand_as(x)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Add Gaussian noise."""
+
+    std: float
+    seed: int = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Drawn anew from the seed at every call, on the CPU, so that it is the same on every device."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return x + self.std * torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Intervention:
+    """Replace the activation of `site` at `role` by what `edit` makes of it."""
+
+    site: str
+    role: str | int
+    edit: Edit
+
+
+def at_positions(x: Tensor, axis: int, where: Tensor) -> Tensor:
+    """The activations (n, ...) of x (n, .., L, ..) at one position (n,) of each document; position axis `axis`."""
+    return x.movedim(axis, 1)[torch.arange(len(x), device=x.device), where.to(x.device)]
+
+
+def capture(
+    model: nn.Module, batch: Batch, sites: Sequence[str], roles: Roles | None = None, seed: int = 0
+) -> dict[str, Tensor] | dict[str, dict[str, Tensor]]:
+    """Run `model` on a batch and read activations.
+
+    Without `roles`: site -> whole activation. With roles: site -> role -> (n, ...).
+    """
+    where = None if roles is None else positions(batch, roles, seed)
+    seen: dict[str, Tensor] = {}
+
+    def reader(name: str) -> Callable[[Tensor], Tensor]:
+        def read(x: Tensor) -> Tensor:
+            seen[name] = x.detach().clone()
+            return x
+
+        return read
+
+    with listening(model, {name: reader(name) for name in sites}), torch.no_grad():
+        model(batch.tokens)
+    missing = [name for name in sites if name not in seen]
+    if missing:
+        raise UserError(f"the model ran without passing through {', '.join(missing)}.")
+    if where is None:
+        return {name: seen[name] for name in sites}
+    axes = {name: place(model, name).axis for name in sites}
+    return {name: {role: at_positions(seen[name], axes[name], at) for role, at in where.items()} for name in sites}
+
+
+@contextmanager
+def patch(model: nn.Module, interventions: Sequence[Intervention], batch: Batch, seed: int = 0) -> Iterator[None]:
+    """Inside, running `model` on documents with the roles of `batch` is intervened on; afterwards all is as before.
+
+    Several interventions act together, those on one site in the order given.
+    """
+    listeners: dict[str, Callable[[Tensor], Tensor]] = {}
+    for each in interventions:
+        if place(model, each.site).readonly:
+            raise UserError(f"site {each.site} can only be read: the model does not compute with it.")
+        [where] = positions(batch, [each.role], seed).values()
+        change = _change(each.edit, place(model, each.site).axis, where)
+        before = listeners.get(each.site)
+        listeners[each.site] = change if before is None else _after(before, change)
+    with listening(model, listeners):
+        yield
+
+
+def _change(edit: Edit, axis: int, where: Tensor) -> Callable[[Tensor], Tensor]:
+    rows = (where != NOWHERE).nonzero()[:, 0]
+
+    def change(x: Tensor) -> Tensor:
+        y = x.clone()
+        moved = y.movedim(axis, 1)  # a view
+        edited = edit(at_positions(x, axis, where.clamp(min=0)))
+        chosen, place = rows.to(x.device), where.to(x.device)
+        moved[chosen, place[chosen]] = edited[chosen].to(y.dtype)
+        return y
+
+    return change
+
+
+def _after(first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: second(first(x))

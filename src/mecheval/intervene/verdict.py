@@ -1,0 +1,166 @@
+"""A finding with its evidence: restored shares, intervals, and how sure one can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mecheval.errors import UserError
+from mecheval.intervene.effects import KEY, Documents
+from mecheval.intervene.mechanism import CARRIERS, STORES, Cell, Depths, Finding, Label, Rule, depths_of, judge, words
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+Floats = NDArray[np.float64]
+INTERVAL = (0.025, 0.975)
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """The mechanism, in words and as a label, and what speaks for it."""
+
+    finding: Finding
+    agreement: float | None  # share of resamples with the same finding; None without documents to resample
+    shares: pd.DataFrame  # site, role, share, low, high: 95 % intervals
+    evidence: tuple[str, ...]  # sentence by sentence
+
+    @property
+    def label(self) -> Label:
+        """induction, direct_retrieval, conv_association, mixed, not_learnt or undetermined."""
+        return self.finding.label
+
+    @property
+    def layer(self) -> int | None:
+        """The layer that retrieves, where the label has one."""
+        return self.finding.layer
+
+    def __str__(self) -> str:
+        return "\n".join((str(self.finding), *(f"- {sentence}" for sentence in self.evidence)))
+
+
+def verdict(
+    effects: pd.DataFrame | Sequence[pd.DataFrame],
+    rule: Rule = Rule(),  # noqa: B008 (frozen)
+    *,
+    depths: Depths | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Verdict:
+    """The mechanism behind the effects of one model, or of several runs (seeds) of one setting together.
+
+    Intervals and agreement come from resampling the documents; with several runs, the runs and then their documents.
+    A table that was read from a file has no documents, so its verdict has no intervals. For a module that is not an
+    `LM`, `depths` names the sites between its layers and the short convolutions inside them.
+    """
+    tables = list(effects) if isinstance(effects, Sequence) else [effects]
+    if not tables:
+        raise UserError("verdict: give at least one table of effects.")
+    depths = depths or depths_of(list(tables[0]["site"]))
+    point = np.stack([_measured(table, depths.cells) for table in tables])  # (runs, cells + 2)
+    drawn = _resampled(tables, depths.cells, resamples, seed)  # (resamples, cells + 2)
+
+    def find(row: Floats) -> Finding:
+        return judge(_shares(row), row[-2] - row[-1], depths, rule)
+
+    mean = point.mean(axis=0)
+    found = find(mean)
+    report = _report(found, mean, drawn, depths)
+    if len(tables) > 1:
+        each = Counter(find(row) for row in point)
+        report = _also(report, "Run by run: " + "; ".join(f"{n} x {finding}" for finding, n in each.most_common()))
+    if drawn is None:
+        return report
+    findings = Counter(find(row) for row in drawn)
+    agreement = findings[found] / len(drawn)
+    report = replace(report, agreement=agreement)
+    if agreement >= rule.agreement:
+        return report
+    rivals = "; ".join(f"{100 * n / len(drawn):.0f} % {finding}" for finding, n in findings.most_common(3))
+    return _also(replace(report, finding=Finding("undetermined")), f"Resamples of the documents disagree: {rivals}")
+
+
+def _measured(table: pd.DataFrame, cells: Sequence[Cell]) -> Floats:
+    """Attribution of every cell, then original and corrupted, (cells + 2,)."""
+    rows = table.set_index(["site", "role"])
+    for cell in cells:
+        if cell not in rows.index:
+            raise UserError(f"verdict: the effects have no row for site {cell[0]} at role {cell[1]}.")
+    attribution = [float(rows.at[cell, "attribution"]) for cell in cells]
+    return np.array([*attribution, float(table["original"].iloc[0]), float(table["corrupted"].iloc[0])])
+
+
+def _shares(row: Floats) -> Floats:
+    """Attributions as shares of what was lost; nothing where nothing was."""
+    gap = row[-2] - row[-1]
+    return row[:-2] / gap if gap > 0 else np.full(len(row) - 2, np.nan)
+
+
+def _resampled(tables: Sequence[pd.DataFrame], cells: Sequence[Cell], resamples: int, seed: int) -> Floats | None:
+    """What `_measured`, averaged over runs, could have been for other documents and runs of the same kind."""
+    random = np.random.default_rng(seed)
+    runs = []
+    for table in tables:
+        documents = table.attrs.get(KEY)
+        if not isinstance(documents, Documents):
+            return None
+        values = _per_document(documents, cells)
+        n = len(values)
+        runs.append(random.multinomial(n, np.full(n, 1 / n), size=resamples) / n @ values)
+    stacked = np.stack(runs)  # (runs, resamples, cells + 2)
+    chosen = random.integers(len(runs), size=(len(runs), resamples))
+    drawn: Floats = stacked[chosen, np.arange(resamples)].mean(axis=0)
+    return drawn
+
+
+def _per_document(documents: Documents, cells: Sequence[Cell]) -> Floats:
+    """(n, cells + 2), in the order of `_measured`."""
+    corrupted = documents.corrupted.numpy()
+    columns = [documents.at(site, role).numpy() - corrupted for site, role in cells]
+    values = np.stack([*columns, documents.original.numpy(), corrupted], axis=1)
+    if np.isnan(values).any():
+        raise UserError("verdict: every document must have the roles key, value, next_key and query.")
+    return values
+
+
+def _report(found: Finding, mean: Floats, drawn: Floats | None, depths: Depths) -> Verdict:
+    """Put numbers and words to a finding."""
+    import pandas as pd
+
+    both = np.stack([np.append(_shares(row), row[-2:]) for row in (mean[None] if drawn is None else drawn)])
+    low, high = np.nanquantile(both, INTERVAL, axis=0) if drawn is not None else np.full((2, len(mean)), np.nan)
+    value = np.append(_shares(mean), mean[-2:])
+    said = [_number(*each) for each in zip(value, low, high, strict=True)]
+    said_of = dict(zip(depths.cells, said, strict=False))
+    evidence = [f"The answer has likelihood {said[-2]}, and {said[-1]} with the key corrupted."]
+    if found.label != "not_learnt":
+        for layer, site in enumerate(depths.boundaries, start=1):
+            evidence.append(_sentence(f"At the input of layer {layer}", site, CARRIERS, said_of))
+        if found.label != "induction":
+            for layer, sites in enumerate(depths.convolutions):
+                for site in sites if found.layer in (None, layer) else ():
+                    inside = f"Inside layer {layer}, after the short convolution ({site})"
+                    evidence.append(_sentence(inside, site, STORES, said_of))
+    shares = pd.DataFrame([
+        {"site": site, "role": role, "share": value[i], "low": low[i], "high": high[i]}
+        for i, (site, role) in enumerate(depths.cells)
+    ], columns=["site", "role", "share", "low", "high"])  # fmt: skip
+    return Verdict(found, None, shares, tuple(evidence))
+
+
+def _sentence(opening: str, site: str, roles: Sequence[str], said: dict[Cell, str]) -> str:
+    parts = [f"{said[site, role]} at the {words(role)}" for role in roles]
+    return f"{opening}, the clean activation restores {', '.join(parts)} (share of what was lost)."
+
+
+def _number(value: float, low: float, high: float) -> str:
+    return f"{value:.2f}" if np.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _also(report: Verdict, sentence: str) -> Verdict:
+    return replace(report, evidence=(*report.evidence, f"{sentence}."))
