@@ -19,6 +19,8 @@ ROOMS = [
     "sites",
     "mixers",
     "model",
+    "handmade",
+    "intervene",
     "config",
     "store",
     "training",

@@ -10,18 +10,20 @@ from mecheval.types import Batch
 
 if TYPE_CHECKING:
     from mecheval.config import RunConfig, run_config
+    from mecheval.intervene import ablate, capture, interchange, patch, verdict
     from mecheval.mixers import build_mixer
     from mecheval.model import LM, load_zoology
     from mecheval.training import load_lm, train
 
 __all__ = [
-    "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "build_mixer", "build_task", "load_lm", "load_zoology",
-    "run_config", "train",
+    "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "build_mixer", "build_task", "capture",
+    "interchange", "load_lm", "load_zoology", "patch", "run_config", "train", "verdict",
 ]  # fmt: skip
 
 _NEED_TORCH = {
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
-    "load_lm": "training", "train": "training",
+    "ablate": "intervene", "capture": "intervene", "interchange": "intervene", "patch": "intervene",
+    "verdict": "intervene", "load_lm": "training", "train": "training",
 }  # fmt: skip
 """Imported when first used, so that listing and sampling tasks does not wait for torch."""
 

@@ -8,7 +8,7 @@ The residual stream is cut into four slots of equal width; a symbol's code is a 
 | slot | what stands there | written by |
 |---|---|---|
 | key | the code of the token, if it is a key | the embedding |
-| value | the code of the token, if it is a value; at a query, of the answer, a tenth as long | the embedding; the model |
+| value | the code of the token, if it is a value; at a query, of the answer, short | the embedding; the mechanism |
 | previous | the code of the key one token earlier | a previous-token head |
 | position | the code of the position | the position table, where there is attention |
 
@@ -17,14 +17,14 @@ The frame (PAD, BOS, EOS) has no code. Three things make the maths plain:
 - Codes have mean 0, so a LayerNorm only divides; its weight is set so that it makes the stream's length 1. A stream
   with n codes of length 1 holds each with length 1/√n after the norm, and an output map with a factor √n undoes that.
 - Codes are orthogonal where the slot is wide enough, else nearly so. So `wire` (copy a slot) never mixes up symbols.
-- The head is tied to the embedding, and the final norm keeps only the value slot: the key that a query shows cannot win.
+- The head is tied to the embedding, and the final norm keeps only the value slot: a query's own key cannot win.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -226,7 +226,7 @@ def _embedding_only(
         d_model = len(Slots._fields) * min(1 + max(o.keys, o.values, task.max_tokens), WIDEST)
     elif d_model < 8:
         raise UserError(f"handmade: d_model={d_model} is too small for four slots; use at least 8, better the default.")
-    positions = "none" if mixer == "delta_net" else "learned"
+    positions: Literal["none", "learned"] = "none" if mixer == "delta_net" else "learned"
     lm = LM(task.vocab_size, d_model, n_layers, mixer, positions=positions, max_length=task.max_tokens, seed=seed)
     for weight in lm.parameters():
         weight.zero_()

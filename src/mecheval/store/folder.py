@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
 from mecheval.store.schema import RUNS, STATUSES, TABLES
-from mecheval.store.tables import write_parquet
+from mecheval.store.tables import read_parquet, write_parquet
 
 PATIENCE, PAUSE = 20, 0.01
 """Someone who asks whether a run is held has its lock for a moment, so a refusal counts only when it lasts (0.2 s)."""
@@ -144,6 +144,13 @@ class RunFolder:
         path = self.table(table_name)
         with writing(path):
             write_parquet(path, TABLES[table_name], [{**row, "run": self.id} for row in rows])
+
+    def replace(self, table_name: str, rows: Sequence[Mapping[str, Any]], same: Sequence[str]) -> None:
+        """Write `rows` into one of the run's tables in place of those that agree with one of them in columns `same`."""
+        path = self.table(table_name)
+        new = {tuple(row[name] for name in same) for row in rows}
+        old = read_parquet(path, TABLES[table_name]) if path.exists() else []
+        self.write(table_name, [*(row for row in old if tuple(row[name] for name in same) not in new), *rows])
 
     def write_config(self, text: str) -> None:
         """Write config.yaml, from which the run can be trained again."""

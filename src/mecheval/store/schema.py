@@ -97,7 +97,7 @@ def _text(value: Any) -> str:
 
 
 RUN = Column("run", "VARCHAR", "id of the run: 12 hex digits, from its config")
-STATE = Column("state", "VARCHAR", "which weights: last, or best (on dev)")
+STATE = Column("state", "VARCHAR", "which weights: last, best (on dev), or training (on the way)")
 STEP = Column("step", "BIGINT", "training step of these weights")
 SPLIT = Column("split", "VARCHAR", "train, dev or test")
 
@@ -176,10 +176,30 @@ EFFECTS = Table(
         Column("corrupted", "DOUBLE", "the same, corrupted document"),
         Column("restored", "DOUBLE", "the same, corrupted document with the original's activation here"),
         Column("attribution", "DOUBLE", "restored - corrupted"),
-        Column("share", "DOUBLE", "(restored - corrupted) / (original - corrupted); missing where the task is not learnt"),
+        Column(
+            "share", "DOUBLE", "(restored - corrupted) / (original - corrupted); missing where the task is not learnt"
+        ),
         Column("n", "BIGINT", "documents"),
     ),
     order=("run", "step", "state", "split", "site", "role"),
 )
 
-TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, EFFECTS)}
+VERDICTS = Table(
+    "verdicts",
+    (
+        RUN,
+        STATE,
+        STEP,
+        SPLIT,
+        Column("label", "VARCHAR", "induction, direct_retrieval, conv_association, mixed, not_learnt or undetermined"),
+        Column("layer", "INTEGER", "layer that retrieves"),
+        Column("stored_by", "INTEGER", "layer that stores the key, in induction"),
+        Column("stored_at", "VARCHAR", "role at which it is stored, in induction"),
+        Column("agreement", "DOUBLE", "share of resamples of the documents with the same finding"),
+        Column("summary", "VARCHAR", "the finding in words"),
+        Column("evidence", "VARCHAR", "sentences with shares and 95 % intervals, one a line"),
+    ),
+    order=("run", "step", "state", "split"),
+)
+
+TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, EFFECTS, VERDICTS)}

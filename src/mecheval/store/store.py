@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
 from mecheval.store.folder import RunFolder, StoreError
-from mecheval.store.schema import EFFECTS, EVALUATIONS, HISTORY, RUNS, TABLES, WHOLE, Table
+from mecheval.store.schema import EFFECTS, EVALUATIONS, HISTORY, RUNS, TABLES, VERDICTS, WHOLE, Table
 from mecheval.store.tables import connect, is_readable, load_files, load_rows, one_line, seal
 
 if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
@@ -76,8 +76,12 @@ class Store:
         """What interventions did."""
         return self._frame(EFFECTS)
 
+    def verdicts(self) -> pd.DataFrame:
+        """What interventions say about the mechanism."""
+        return self._frame(VERDICTS)
+
     def query(self, sql: str) -> pd.DataFrame:
-        """The answer to SQL (DuckDB's) over the tables runs, history, evaluations and effects.
+        """The answer to SQL (DuckDB's) over the tables runs, history, evaluations, effects and verdicts.
 
         The tables are copies in memory: SQL can neither change the store nor touch any file.
         """

@@ -95,6 +95,14 @@ def is_readable(file: Path) -> bool:
     return True
 
 
+def read_parquet(path: Path, table: Table) -> list[dict[str, Any]]:
+    """The rows of a Parquet file as `write_parquet` takes them, in their order."""
+    with connect() as connection:
+        load_files(connection, table, [path])
+        rows = connection.execute(f"FROM {table.name}").fetchall()
+    return [dict(zip((column.name for column in table.columns), row, strict=True)) for row in rows]
+
+
 def one_line(error: Exception) -> str:
     """DuckDB's message without the picture of the SQL below it."""
     line = " ".join(re.split(r"\nLINE \d+:", str(error))[0].split())

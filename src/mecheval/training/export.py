@@ -7,22 +7,15 @@ from pathlib import Path
 
 from mecheval.config import RunConfig
 from mecheval.config.plain import dump_yaml
-from mecheval.errors import UnknownName, UserError
+from mecheval.errors import UserError
 from mecheval.files import write_atomic
 from mecheval.store import RunFolder, Store, writing
-
-STATES = ("last", "best")
+from mecheval.training.probe import weights_of
 
 
 def export(folder: RunFolder, to: str | Path | None = None, state: str = "last") -> Path:
     """Write `model.safetensors`, `config.yaml` and `README.md`; the folder written. `load_lm` reads it back."""
-    if state not in STATES:
-        raise UnknownName("state", state, STATES)
-    weights = folder.weights / f"{state}.safetensors"
-    if not weights.exists():
-        there = [name for name in STATES if (folder.weights / f"{name}.safetensors").exists()]
-        hint = f"it has: {', '.join(there)}" if there else f"its status is {folder.status()['status']}"
-        raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
+    weights = weights_of(folder, state)
     config = RunConfig.load(folder.path / "config.yaml")
     to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name}-{folder.id}")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):

@@ -1,0 +1,92 @@
+"""Interventions on a trained run: the effects of the whole grid and the verdict, kept with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mecheval.config import RunConfig
+from mecheval.errors import UnknownName, UserError
+from mecheval.intervene import ALL_ROLES, Rule, Verdict, interchange, verdict
+from mecheval.intervene.effects import BUDGET_MB
+from mecheval.model import LM
+from mecheval.store import RunFolder
+from mecheval.store.schema import WHOLE
+from mecheval.tasks import Task
+from mecheval.training.loop import alone
+from mecheval.training.weights import load_weights
+from mecheval.types import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+STATES = ("last", "best")
+SAME = ("state", "step", "split")
+
+
+class Trained(NamedTuple):
+    """A run's model with what it was trained on."""
+
+    config: RunConfig
+    task: Task
+    lm: LM
+    step: int
+
+
+class Probe(NamedTuple):
+    """What interventions say about one state of a run."""
+
+    effects: pd.DataFrame
+    verdict: Verdict
+
+
+def load_run(folder: RunFolder, state: str = "last") -> Trained:
+    """The model of a finished run."""
+    weights = weights_of(folder, state)
+    lm, origin = load_weights(weights)
+    config = RunConfig.read(origin["config"])
+    return Trained(config, config.build_task(), lm, origin["step"])
+
+
+def weights_of(folder: RunFolder, state: str) -> Any:
+    """The weights file of a state, or an error that says which states the run has."""
+    if state not in STATES:
+        raise UnknownName("state", state, STATES)
+    path = folder.weights / f"{state}.safetensors"
+    if not path.exists():
+        there = [name for name in STATES if (folder.weights / f"{name}.safetensors").exists()]
+        hint = f"it has: {', '.join(there)}" if there else f"its status is {folder.status()['status']}"
+        raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
+    return path
+
+
+def documents(task: Task, config: RunConfig, split: str, n: int | None = None) -> tuple[Batch, Batch]:
+    """Clean and corrupted documents that a run is judged on."""
+    clean = task.sample(n or config.evaluate.documents, split, config.evaluate.seed)
+    return clean, task.corrupt(clean, config.evaluate.seed)
+
+
+def probe(
+    folder: RunFolder, state: str = "last", split: str = "test", n: int | None = None,
+    roles: Sequence[str] = ALL_ROLES, rule: Rule = Rule(), budget_mb: float = BUDGET_MB, keep: bool = True,  # noqa: B008
+) -> Probe:  # fmt: skip
+    """Intervene on a finished run at all sites and roles; the effects and the verdict are stored with it."""
+    trained = load_run(folder, state)
+    with alone(trained.config.machine.threads):
+        clean, corrupted = documents(trained.task, trained.config, split, n)
+        effects = interchange(trained.lm, clean, corrupted, roles=roles, budget_mb=budget_mb)
+    found = verdict(effects, rule)
+    if keep and folder.status()["status"] in WHOLE:
+        with folder.exclusive():
+            place = {"state": state, "step": trained.step, "split": split}
+            folder.replace("effects", [{**place, **row} for row in effects.to_dict("records")], SAME)
+            folder.replace("verdicts", [{**place, **verdict_row(found)}], SAME)
+    return Probe(effects, found)
+
+
+def verdict_row(found: Verdict) -> dict[str, Any]:
+    """A verdict as columns of the table `verdicts`."""
+    return {
+        **vars(found.finding), "agreement": found.agreement, "summary": str(found.finding),
+        "evidence": "\n".join(found.evidence),
+    }  # fmt: skip
