@@ -13,7 +13,7 @@ from mecheval.model import LM
 from mecheval.tasks import Task, build_task
 from mecheval.types import Batch
 
-SIZES = [(2, 16), (4, 64), (8, 16), (16, 64)]
+SIZES = [(pairs, keys) for pairs in (2, 4, 8, 16) for keys in (16, 64)]
 """Pairs and keys."""
 ROLES = ("key", "value", "next_key", "query")
 
@@ -26,7 +26,7 @@ def likelihoods(lm: LM, batch: Batch) -> Tensor:
     """Of the answer at the query, (n,)."""
     with torch.no_grad():
         p = lm(batch.tokens, at=batch.predict_at[:, 0]).softmax(-1)
-    return p[torch.arange(len(batch)), batch.answers]
+    return torch.take_along_dim(p, batch.answers[:, None], dim=1)[:, 0]
 
 
 def heard(lm: LM, batch: Batch, site: str, listener: Callable[[Tensor], Tensor]) -> Tensor:
@@ -41,7 +41,12 @@ def heard(lm: LM, batch: Batch, site: str, listener: Callable[[Tensor], Tensor])
 
 def activation(lm: LM, batch: Batch, site: str) -> Tensor:
     seen: list[Tensor] = []
-    heard(lm, batch, site, lambda x: (seen.append(x), x)[1])
+
+    def keep(x: Tensor) -> Tensor:
+        seen.append(x)
+        return x
+
+    heard(lm, batch, site, keep)
     return seen[0]
 
 

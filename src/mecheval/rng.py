@@ -17,7 +17,9 @@ from mecheval.kernels import kernel
 
 U64 = NDArray[np.uint64]
 
-STREAMS = {"train": 1, "dev": 2, "test": 3, "corrupt": 4, "grammar": 5, "holdout": 6, "shuffle": 7, "dropout": 8, "control": 9}
+STREAMS = {
+    "train": 1, "dev": 2, "test": 3, "corrupt": 4, "grammar": 5, "holdout": 6, "shuffle": 7, "dropout": 8, "control": 9,
+}  # fmt: skip
 """Which use of a seed gets which numbers: the same seed serves all of them without overlap."""
 
 ONE = 1 << 53

@@ -1,10 +1,10 @@
 """Interventions on a model's activations, and what they say about its mechanism."""
 
+from mecheval.intervene.edits import Intervention, Mean, Noise, Take, Zero, capture, patch
 from mecheval.intervene.effects import ablate, default_sites, interchange
+from mecheval.intervene.evidence import Verdict, verdict
 from mecheval.intervene.mechanism import Depths, Rule
-from mecheval.intervene.patch import Intervention, Mean, Noise, Take, Zero, capture, patch
 from mecheval.intervene.roles import ALL_ROLES
-from mecheval.intervene.verdict import Verdict, verdict
 
 __all__ = [
     "ALL_ROLES", "Depths", "Intervention", "Mean", "Noise", "Rule", "Take", "Verdict", "Zero", "ablate", "capture",

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
+from mecheval.intervene.edits import Edit
 from mecheval.intervene.grid import Likelihoods, likelihood, run_grid, taken
-from mecheval.intervene.patch import Edit
 from mecheval.intervene.places import place
 from mecheval.intervene.roles import ALL_ROLES, Roles, positions
 from mecheval.model import LM

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mecheval.intervene.patch import Edit, Intervention, Take, at_positions, patch
+from mecheval.intervene.edits import Edit, Intervention, Take, at_positions, patch
 from mecheval.intervene.places import listening, place
 from mecheval.intervene.roles import NOWHERE
 from mecheval.model import LM

@@ -176,9 +176,7 @@ EFFECTS = Table(
         Column("corrupted", "DOUBLE", "the same, corrupted document"),
         Column("restored", "DOUBLE", "the same, corrupted document with the original's activation here"),
         Column("attribution", "DOUBLE", "restored - corrupted"),
-        Column(
-            "share", "DOUBLE", "(restored - corrupted) / (original - corrupted); missing where the task is not learnt"
-        ),
+        Column("share", "DOUBLE", "attribution / (original - corrupted); missing where nothing is learnt"),
         Column("n", "BIGINT", "documents"),
     ),
     order=("run", "step", "state", "split", "site", "role"),
