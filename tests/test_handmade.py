@@ -50,7 +50,7 @@ def activation(lm: LM, batch: Batch, site: str) -> Tensor:
     return seen[0]
 
 
-def shares(lm: LM, task: Task, *sites: str, n: int = 8) -> dict[tuple[str, str], float]:
+def shares(lm: LM, task: Task, *sites: str, n: int = 4) -> dict[tuple[str, str], float]:
     """(Site, role) -> restored share, by the definition: patch, run again, compare means."""
     original = task.sample(n, "test", seed=1)
     corrupted = task.corrupt(original)
@@ -78,10 +78,10 @@ def is_near(found: dict[tuple[str, str], float], *expected: dict[tuple[str, str]
 
 
 def recalls(lm: LM, task: Task, n: int = 8) -> None:
-    """Sure of the answer; lost without the key."""
+    """As sure of the answer as built; without the key, all tokens are alike."""
     batch = task.sample(n, "test", seed=1)
-    assert likelihoods(lm, batch).min() > 0.98
-    assert likelihoods(lm, task.corrupt(batch)).max() < 0.4 / float(batch.facts["pairs"][0])
+    assert likelihoods(lm, batch).tolist() == pytest.approx([0.9933] * n, abs=0.001)
+    assert likelihoods(lm, task.corrupt(batch)).tolist() == pytest.approx([1 / task.vocab_size] * n, rel=0.1)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -132,7 +132,7 @@ def test_either_half_of_the_mixture_restores_about_half(pairs: int, keys: int, s
         ("blocks.1.input", "query"),
         ("blocks.0.mixer.delta_net.k_conv", "value"),
     ):
-        assert 0.45 < found.pop(halved) < 0.65
+        assert 0.45 < found.pop(halved) < 0.55
     assert max(map(abs, found.values())) < 0.01
 
 
@@ -188,7 +188,7 @@ def test_more_symbols_than_dimensions_get_nearly_orthogonal_codes(name: str, sit
     lm = handmade(name, task, d_model=4 * 100)
     batch = task.sample(16, "test", seed=1)
     assert likelihoods(lm, batch).mean() > 0.95
-    assert likelihoods(lm, task.corrupt(batch)).mean() < 1 / 8
+    assert likelihoods(lm, task.corrupt(batch)).mean() < 0.01
     is_near(shares(lm, task, site), at_one_role(site, role))
 
 

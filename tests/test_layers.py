@@ -24,9 +24,11 @@ ROOMS = [
     "config",
     "store",
     "training",
+    "figures",
     "show",
     "show_models",
     "show_store",
+    "show_effects",
     "cli",
 ]
 SRC = Path(mecheval.__file__).parent

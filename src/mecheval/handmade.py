@@ -37,10 +37,12 @@ from mecheval.tasks import AR, Task
 from mecheval.types import FIRST_SYMBOL
 
 SHARPNESS = 60.0
-"""Attention score of two equal codes that fill their streams; of codes beside others it is a half or a third."""
+"""Attention score of two equal codes with nothing beside them; as used, of positions a half of it, of keys 1/√6."""
+SINK = 12.0
+"""Score by which a query looks at BOS, where there is no value: far above no match, far below a match."""
 ANSWER = 0.1
 """Length of the answer that a mechanism writes: short, so that it hardly changes what the next norm divides by."""
-SMALL = 0.05
+SMALL = 0.03
 """Length of a code before silu, which is almost linear there: silu(z) ≈ z/2."""
 SURE = 5.0
 """Log odds of what a model says against all other tokens together: 0.993 to 0.007."""
@@ -64,7 +66,8 @@ class Both(nn.Module):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.attention, self.delta_net = build_mixer("attention", d_model), build_mixer("delta_net", d_model)
+        self.attention = build_mixer("attention", d_model, bias=True)
+        self.delta_net = build_mixer("delta_net", d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
@@ -133,10 +136,8 @@ def handmade(
 
 def previous_token_head(lm: LM, layer: int) -> None:
     """Each token looks at the one before it and stores its key: previous <- key."""
-    slots, attention = _slots(lm), _part(lm, layer, Attention)
+    slots, attention, code_LW = _slots(lm), _part(lm, layer, Attention), _position_codes(lm)
     q, k, v = attention.Wqkv.weight.split(lm.d_model)
-    assert lm.embed_positions is not None
-    code_LW = lm.embed_positions.weight[:, slots.position]
     one_back = code_LW[:-1].mT @ code_LW[1:]  # the code of t -> the code of t-1
     q[slots.position, slots.position] = one_back * SHARPNESS * attention.d_head**0.5  # √E undoes attention's 1/√E
     wire(k, slots.position, slots.position)
@@ -145,18 +146,23 @@ def previous_token_head(lm: LM, layer: int) -> None:
 
 
 def induction_head(lm: LM, layer: int) -> None:
-    """A query looks at the token that stores its key, and copies the value there."""
-    slots, attention = _slots(lm), _part(lm, layer, Attention)
+    """A query looks at the token that stores its key, and copies the value there; without such a token, at BOS."""
+    slots, attention, code_LW = _slots(lm), _part(lm, layer, Attention), _position_codes(lm)
     q, k, v = attention.Wqkv.weight.split(lm.d_model)
     wire(q, slots.previous, slots.key, SHARPNESS * attention.d_head**0.5)
     wire(k, slots.previous, slots.previous)
+    attention.Wqkv.bias[slots.position] = code_LW[0] * SINK * attention.d_head**0.5  # of q, whose rows come first
+    wire(k, slots.position, slots.position)
     wire(v, slots.value, slots.value)
     codes = _codes_per_token(lm) + 1  # a value stands beside its stored key
     wire(attention.out_proj.weight, slots.value, slots.value, ANSWER * codes**0.5)
 
 
 def averaging_head(lm: LM, layer: int, tokens: int) -> None:
-    """Queries and keys are zero, so each token looks at all before it alike; undo the mean over `tokens` of them."""
+    """Queries and keys are zero, so each token looks at all before it alike; undo the mean over `tokens` of them.
+
+    Where codes overlap, some values gain from the others: then the guess is even only on average over documents.
+    """
     slots, attention = _slots(lm), _part(lm, layer, Attention)
     wire(attention.Wqkv.weight[2 * lm.d_model :], slots.value, slots.value)
     wire(attention.out_proj.weight, slots.value, slots.value, ANSWER * tokens * _codes_per_token(lm) ** 0.5)
@@ -212,6 +218,12 @@ def _codes(n: int, width: int, generator: torch.Generator) -> Tensor:
     return q
 
 
+def _position_codes(lm: LM) -> Tensor:
+    """(L, width) codes of the positions."""
+    assert lm.embed_positions is not None, "all models with attention have positions"
+    return lm.embed_positions.weight[:, _slots(lm).position]
+
+
 def _codes_per_token(lm: LM) -> int:
     """Codes in the stream of a key or value as it is embedded: its own, and that of its position."""
     return 1 if lm.embed_positions is None else 2
@@ -227,7 +239,8 @@ def _embedding_only(
     elif d_model < 8:
         raise UserError(f"handmade: d_model={d_model} is too small for four slots; use at least 8, better the default.")
     positions: Literal["none", "learned"] = "none" if mixer == "delta_net" else "learned"
-    lm = LM(task.vocab_size, d_model, n_layers, mixer, positions=positions, max_length=task.max_tokens, seed=seed)
+    options = {"bias": True} if mixer == "attention" else {}
+    lm = LM(task.vocab_size, d_model, n_layers, mixer, options, positions, task.max_tokens, seed)
     for weight in lm.parameters():
         weight.zero_()
     for i in range(n_layers):

@@ -18,6 +18,10 @@ EFFECT = {
     "state": "last", "step": 2, "split": "dev", "site": "block.0.mixer.out", "role": "key", "original": 0.9,
     "corrupted": 0.1, "restored": 0.5, "attribution": 0.5, "share": 1.0, "n": 100,
 }  # fmt: skip
+VERDICT = {
+    "state": "last", "step": 2, "split": "dev", "label": "induction", "layer": 1, "stored_by": 0, "stored_at": "value",
+    "agreement": 1.0, "summary": "induction: layer 0 stores", "evidence": "One sentence.\nAnother.",
+}  # fmt: skip
 
 
 def write_run(folder: RunFolder, status: str = "done", rows: int = 3, **columns: Any) -> RunFolder:
@@ -27,6 +31,7 @@ def write_run(folder: RunFolder, status: str = "done", rows: int = 3, **columns:
         folder.write("history", [HISTORY[i % 3] | {"step": i} for i in range(rows)])
         folder.write("evaluations", [EVALUATION, EVALUATION | {"split": "test"}])
         folder.write("effects", [EFFECT])
+        folder.write("verdicts", [VERDICT])
         folder.set_status(status=status, **columns)
     return folder
 

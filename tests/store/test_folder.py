@@ -21,7 +21,7 @@ import pytest
 from mecheval.errors import UserError
 from mecheval.store import RunFolder, StoreError
 from mecheval.store.schema import RUNS
-from store.examples import HISTORY, ID, hold, write_run
+from store.examples import EFFECT, HISTORY, ID, hold, write_run
 
 
 @pytest.fixture
@@ -219,3 +219,14 @@ def test_a_store_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "file" / "runs" / ID)
     with pytest.raises(StoreError, match=r"cannot write .*lock: Not a directory"), folder.exclusive():
         pass
+
+
+def test_rows_are_replaced_where_they_agree_in_the_named_columns(tmp_path: Path) -> None:
+    folder = write_run(Store(tmp_path).folder(ID))
+    first = [EFFECT | {"site": site} for site in ("a", "b")]
+    with folder.exclusive():
+        folder.replace("effects", first, ["state", "split"])
+        folder.replace("effects", [EFFECT | {"split": "test"}], ["state", "split"])
+        folder.replace("effects", [EFFECT | {"site": "c"}], ["state", "split"])
+    found = Store(tmp_path).effects()
+    assert sorted(zip(found["split"], found["site"], strict=True)) == [("dev", "c"), ("test", EFFECT["site"])]

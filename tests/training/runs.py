@@ -27,7 +27,8 @@ def tiny(task: str = "ar", mixer: str = "attention", **options: Any) -> RunConfi
 
 def published(folder: RunFolder) -> dict[str, bytes]:
     """The bytes of everything that must not depend on how a run came to its end."""
-    names = ("history.parquet", "evaluations.parquet", "weights/last.safetensors", "weights/best.safetensors")
+    names = ["weights/last.safetensors", "weights/best.safetensors"]
+    names += [f"{table}.parquet" for table in ("history", "evaluations", "effects", "verdicts")]
     paths = {name: folder.path / name for name in names}
     return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
 

@@ -71,6 +71,8 @@ class Evaluate(Section):
     every: int = Field(500, ge=1, description="steps between evaluations on dev")
     stop_at: float | None = Field(None, gt=0, le=1, description="stop once dev accuracy reaches this")
     patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
+    interchange_every: int | None = Field(None, ge=1, description="steps between interventions on all sites and roles")
+    interchange_documents: int = Field(64, ge=1, description="dev documents for those")
 
 
 class Machine(Section):

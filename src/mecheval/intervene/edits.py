@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +73,16 @@ class Intervention:
 def at_positions(x: Tensor, axis: int, where: Tensor) -> Tensor:
     """The activations (n, ...) of x (n, .., L, ..) at one position (n,) of each document; position axis `axis`."""
     return x.movedim(axis, 1)[torch.arange(len(x), device=x.device), where.to(x.device)]
+
+
+@overload
+def capture(model: nn.Module, batch: Batch, sites: Sequence[str], roles: None = None) -> dict[str, Tensor]: ...
+
+
+@overload
+def capture(
+    model: nn.Module, batch: Batch, sites: Sequence[str], roles: Roles, seed: int = 0
+) -> dict[str, dict[str, Tensor]]: ...
 
 
 def capture(

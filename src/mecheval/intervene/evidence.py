@@ -132,9 +132,12 @@ def _report(found: Finding, mean: Floats, drawn: Floats | None, depths: Depths) 
     """Put numbers and words to a finding."""
     import pandas as pd
 
-    both = np.stack([np.append(_shares(row), row[-2:]) for row in (mean[None] if drawn is None else drawn)])
-    low, high = np.nanquantile(both, INTERVAL, axis=0) if drawn is not None else np.full((2, len(mean)), np.nan)
     value = np.append(_shares(mean), mean[-2:])
+    low, high = np.full((2, len(mean)), np.nan)
+    if drawn is not None:
+        low[-2:], high[-2:] = np.quantile(drawn[:, -2:], INTERVAL, axis=0)
+        if found.label != "not_learnt":  # else there is nothing to have a share of
+            low[:-2], high[:-2] = np.nanquantile(np.stack([_shares(row) for row in drawn]), INTERVAL, axis=0)
     said = [_number(*each) for each in zip(value, low, high, strict=True)]
     said_of = dict(zip(depths.cells, said, strict=False))
     evidence = [f"The answer has likelihood {said[-2]}, and {said[-1]} with the key corrupted."]
@@ -159,6 +162,7 @@ def _sentence(opening: str, site: str, roles: Sequence[str], said: dict[Cell, st
 
 
 def _number(value: float, low: float, high: float) -> str:
+    value, low, high = (round(float(x), 2) + 0.0 for x in (value, low, high))  # + 0.0: no -0.00
     return f"{value:.2f}" if np.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 

@@ -1,8 +1,8 @@
 """The likelihood of the answer under every intervention of a grid of sites and roles, each by itself.
 
-One pass over the clean documents reads what is to be put back, one over the corrupted ones reads the input of every
-block. An edit inside block i leaves everything before block i as it was, so it is computed from that input on; many
-edits of one block are stacked and run together, and of the head only the answer's position is computed.
+One pass over the base documents reads the input of every block and what is to be edited. An edit inside block i leaves
+everything before block i as it was, so it is computed from that input on; many edits of one block are stacked and run
+together, and of the head only the answer's position is computed. An edit that changes nothing is not run.
 
 n documents, L tokens, D width, P edits in one stack.
 """
@@ -10,14 +10,16 @@ n documents, L tokens, D width, P edits in one stack.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from mecheval.intervene.edits import Edit, Intervention, Take, at_positions, patch
-from mecheval.intervene.places import listening, place
+from mecheval.errors import UserError
+from mecheval.intervene.edits import Edit, Intervention, at_positions, patch
+from mecheval.intervene.places import Listener, listening, place
 from mecheval.intervene.roles import NOWHERE
 from mecheval.model import LM
 from mecheval.types import Batch
@@ -27,6 +29,17 @@ WORKSPACE = 64
 
 AFTER_MIXING = ("mixer.output", "mlp.input", "mlp.output", "output")
 """Sites of a block after which nothing moves between positions any more."""
+
+Positions = Mapping[str, Tensor]  # role -> (n,)
+Edits = Callable[[str, str], Edit]  # of a site and a role
+
+
+class Reading(NamedTuple):
+    """What one pass over documents gives."""
+
+    likelihood: Tensor  # (n,) of the answer, double, on the CPU
+    values: dict[str, dict[str, Tensor]]  # site -> role -> (n, ...)
+    inputs: dict[int, Tensor]  # of every block of an LM, (n, L, D)
 
 
 @dataclass(frozen=True)
@@ -44,30 +57,52 @@ def answer_likelihood(logits: Tensor, answers: Tensor) -> Tensor:
 
 @torch.no_grad()
 def likelihood(model: nn.Module, batch: Batch) -> Tensor:
-    """P(answer) (n,) at the first query, for any module that maps tokens (n, L) to logits (n, L, V)."""
+    """p(answer) (n,) at the first query, for any module that maps tokens (n, L) to logits (n, L, V)."""
     tokens, at = batch.tokens, batch.predict_at[:, 0]
     if isinstance(model, LM):
         return answer_likelihood(model(tokens, at=at), batch.answers)
     return answer_likelihood(model(tokens)[torch.arange(len(tokens), device=tokens.device), at], batch.answers)
 
 
+def read(model: nn.Module, batch: Batch, sites: Sequence[str], where: Positions) -> Reading:
+    """Run a batch and keep the activations of sites at roles, and no more of the run than that."""
+    values: dict[str, dict[str, Tensor]] = {}
+    inputs: dict[int, Tensor] = {}
+
+    def reader(site: str, axis: int) -> Listener:
+        def listener(x: Tensor) -> Tensor:
+            values[site] = {role: at_positions(x, axis, at.clamp(min=0)).clone() for role, at in where.items()}
+            return x
+
+        return listener
+
+    def keeper(block: int) -> Listener:
+        return lambda h: inputs.setdefault(block, h)
+
+    listeners = {site: reader(site, place(model, site).axis) for site in sites}
+    blocks = {f"blocks.{i}.input": keeper(i) for i in range(model.n_layers)} if isinstance(model, LM) else {}
+    with listening(model, listeners), listening(model, blocks):
+        found = likelihood(model, batch)
+    missing = [site for site in sites if site not in values]
+    if missing:
+        raise UserError(f"the model ran without passing through {', '.join(missing)}.")
+    return Reading(found, values, inputs)
+
+
 def run_grid(
-    model: nn.Module, base: Batch, edits: Callable[[str, str], Edit], sites: Sequence[str],
-    where: dict[str, Tensor], budget: int,
-) -> Likelihoods:  # fmt: skip
+    model: nn.Module, base: Batch, edits: Edits, sites: Sequence[str], where: Positions, budget: int
+) -> Likelihoods:
     """Run `base` with each (site, role) edited by `edits(site, role)`, one at a time; `budget` in bytes."""
-    runner = _stacked if isinstance(model, LM) else _one_by_one
-    return runner(model, base, edits, sites, where, budget)  # type: ignore[arg-type]
+    if isinstance(model, LM):
+        return _stacked(model, base, edits, sites, where, budget)
+    return one_by_one(model, base, edits, sites, where)
 
 
 @torch.no_grad()
-def _one_by_one(
-    model: nn.Module, base: Batch, edits: Callable[[str, str], Edit], sites: Sequence[str],
-    where: dict[str, Tensor], budget: int,
-) -> Likelihoods:  # fmt: skip
+def one_by_one(model: nn.Module, base: Batch, edits: Edits, sites: Sequence[str], where: Positions) -> Likelihoods:
     """The plain way, for any module, and the reference for the fast one: a whole run for each edit."""
     edited = torch.full((len(sites), len(where), len(base)), torch.nan, dtype=torch.float64)
-    known = Batch(**{**vars(base), "roles": {**base.roles, **where}})
+    known = replace(base, roles={**base.roles, **where})
     for s, site in enumerate(sites):
         for r, (role, places) in enumerate(where.items()):
             there = places.cpu() != NOWHERE
@@ -78,72 +113,77 @@ def _one_by_one(
 
 @dataclass(frozen=True)
 class Job:
-    """One edit of a stack: where its answers go, and what it does."""
+    """One edit of a stack."""
 
-    row: tuple[int, int]  # site, role
     site: str
     places: Tensor  # (n,)
-    edit: Edit
+    values: Tensor  # (n, ...) that are put there
+    rows: list[tuple[int, int]]  # (site, role) in the grid that it is the answer to
 
 
 @torch.no_grad()
-def _stacked(
-    lm: LM, base: Batch, edits: Callable[[str, str], Edit], sites: Sequence[str], where: dict[str, Tensor], budget: int,
-) -> Likelihoods:  # fmt: skip
+def _stacked(lm: LM, base: Batch, edits: Edits, sites: Sequence[str], where: Positions, budget: int) -> Likelihoods:
     """The fast way, for an `LM`: the same numbers to rounding."""
     at, answers = base.predict_at[:, 0], base.answers
     n, length = base.tokens.shape
-    inputs: dict[int, Tensor] = {}
-
-    def keeper(block: int) -> Callable[[Tensor], Tensor]:
-        return lambda h: inputs.setdefault(block, h)
-
-    with listening(lm, {f"blocks.{i}.input": keeper(i) for i in range(lm.n_layers)}):
-        unedited = answer_likelihood(lm(base.tokens, at=at), answers)
-    edited = torch.full((len(sites), len(where), n), torch.nan, dtype=torch.float64)
-    by_block: dict[int, list[Job]] = {}
+    unedited, values, inputs = read(lm, base, sites, where)
+    edited = unedited.expand(len(sites), len(where), n).clone()
+    jobs: dict[tuple[int, str, str], Job] = {}
     for s, asked in enumerate(sites):
-        site = asked
-        block, inner = _parse(site)
+        block, inner = _parse(asked)
         if inner == "output" and block + 1 < lm.n_layers:  # the same tensor, with less to compute after it
-            block, inner, site = block + 1, "input", f"blocks.{block + 1}.input"
+            block, inner = block + 1, "input"
+        last = block == lm.n_layers - 1
         for r, (role, places) in enumerate(where.items()):
-            if block == lm.n_layers - 1 and inner in AFTER_MIXING and not (places == at).any():
-                edited[s, r] = unedited  # exactly: nothing leads from there to the answer
-            else:
-                job = Job((s, r), site, places.clamp(min=0), edits(asked, role))
-                by_block.setdefault(block, []).append(job)
+            new = edits(asked, role)(values[asked][role])
+            nothing_follows = last and inner in AFTER_MIXING and not (places == at).any()
+            if nothing_follows or torch.equal(new, values[asked][role]):
+                continue  # exactly as without the edit
+            job = Job(f"blocks.{block}.{inner}", places.clamp(min=0), new.to(values[asked][role]), [])
+            jobs.setdefault((block, inner, role), job).rows.append((s, r))
     stack = max(1, budget // (4 * WORKSPACE * lm.d_model * n * length))
-    for block, jobs in by_block.items():
-        for first in range(0, len(jobs), stack):
-            part = jobs[first : first + stack]
-            found = _run_stack(lm, block, inputs[block], part, at, answers)
-            for job, likelihoods in zip(part, found, strict=True):
-                edited[job.row] = likelihoods
+    for block in range(lm.n_layers):
+        for at_input in (True, False):
+            todo = [job for (b, inner, _), job in jobs.items() if b == block and (inner == "input") == at_input]
+            for first in range(0, len(todo), stack):
+                part = todo[first : first + stack]
+                found = _run_stack(lm, block, inputs[block], part, at, answers, at_input)
+                for job, likelihoods in zip(part, found, strict=True):
+                    for row in job.rows:
+                        edited[row] = likelihoods
     for r, places in enumerate(where.values()):
         edited[:, r, places.cpu() == NOWHERE] = torch.nan
     return Likelihoods(unedited, edited)
 
 
-def _run_stack(lm: LM, block: int, h: Tensor, jobs: Sequence[Job], at: Tensor, answers: Tensor) -> Tensor:
+def _run_stack(
+    lm: LM, block: int, h: Tensor, jobs: Sequence[Job], at: Tensor, answers: Tensor, at_input: bool
+) -> Tensor:
     """(P, n) likelihoods: the documents P times, each time with another edit inside the block."""
     n, P = len(h), len(jobs)
+    rows = torch.arange(n, device=h.device)
+    stacked = h.repeat(P, 1, 1)
 
-    def listener(site: str) -> Callable[[Tensor], Tensor]:
+    def listener(site: str) -> Listener:
         axis = place(lm, site).axis
 
         def change(x: Tensor) -> Tensor:
             y = x.clone()
             for p, job in enumerate(jobs):
                 if job.site == site:
-                    mine, rows = slice(p * n, (p + 1) * n), torch.arange(n, device=x.device)
-                    y[mine].movedim(axis, 1)[rows, job.places] = job.edit(at_positions(x[mine], axis, job.places))
+                    y[p * n : (p + 1) * n].movedim(axis, 1)[rows, job.places] = job.values
             return y
 
         return change
 
-    with listening(lm, {site: listener(site) for site in {job.site for job in jobs}}):
-        logits = lm.resume(block, h.repeat(P, 1, 1), at.repeat(P))
+    if at_input:  # with nobody listening, the last block computes only what the answer needs
+        listeners = {}
+        for p, job in enumerate(jobs):
+            stacked[p * n + rows, job.places] = job.values
+    else:
+        listeners = {site: listener(site) for site in {job.site for job in jobs}}
+    with listening(lm, listeners):
+        logits = lm.resume(block, stacked, at.repeat(P))
     return answer_likelihood(logits, answers.repeat(P)).view(P, n)
 
 
@@ -152,23 +192,3 @@ def _parse(site: str) -> tuple[int, str]:
     found = re.fullmatch(r"blocks\.(\d+)\.(.+)", site)
     assert found is not None  # `place` has checked the name
     return int(found[1]), found[2]
-
-
-def taken(
-    model: nn.Module, source: Batch, sites: Sequence[str], where: dict[str, Tensor]
-) -> dict[str, dict[str, Take]]:
-    """Site -> role -> the activations of a run on `source`, to be put elsewhere; only these are kept."""
-    kept: dict[str, dict[str, Take]] = {}
-
-    def reader(name: str) -> Callable[[Tensor], Tensor]:
-        axis = place(model, name).axis
-
-        def read(x: Tensor) -> Tensor:
-            kept[name] = {role: Take(at_positions(x, axis, at.clamp(min=0)).clone()) for role, at in where.items()}
-            return x
-
-        return read
-
-    with listening(model, {name: reader(name) for name in sites}), torch.no_grad():
-        model(source.tokens)
-    return kept

@@ -66,6 +66,11 @@ class Depths:
     convolutions: tuple[tuple[str, ...], ...]
 
     @property
+    def sites(self) -> list[str]:
+        """All of them: effects at these are enough for a verdict."""
+        return list(dict.fromkeys(site for site, _ in self.cells)) or ["blocks.0.input"]
+
+    @property
     def cells(self) -> list[Cell]:
         """Sites and roles whose shares the rule looks at."""
         inside = [(site, role) for layer in self.convolutions for site in layer for role in STORES]
@@ -77,11 +82,9 @@ def depths_of(sites: Sequence[str]) -> Depths:
     layers = 1 + max((int(m[1]) for site in sites if (m := re.match(r"blocks\.(\d+)\.", site))), default=-1)
     if not layers:
         raise UserError("verdict: name the boundaries between layers; these sites are not those of an LM.")
-    inside = [[f"blocks.{layer}.mixer.{name}" for name in CONVOLUTIONS] for layer in range(layers)]
-    return Depths(
-        tuple(f"blocks.{layer}.input" for layer in range(1, layers)),
-        tuple(tuple(site for site in layer if site in sites) for layer in inside),
-    )
+    short = [site for site in dict.fromkeys(sites) if site.rpartition(".")[2] in CONVOLUTIONS]
+    inside = [tuple(site for site in short if site.startswith(f"blocks.{i}.mixer.")) for i in range(layers)]
+    return Depths(tuple(f"blocks.{layer}.input" for layer in range(1, layers)), tuple(inside))
 
 
 def judge(shares: NDArray[np.float64], gap: float, depths: Depths, rule: Rule) -> Finding:

@@ -23,15 +23,16 @@ Roles = Sequence[str | int] | Mapping[str, Tensor]
 
 def positions(batch: Batch, roles: Roles, seed: int = 0) -> dict[str, Tensor]:
     """Name -> (n,) positions: of roles by name, of plain positions (counted from the end below 0), or as given."""
+    device = batch.tokens.device
     if isinstance(roles, Mapping):
-        return {str(name): _checked(batch, str(name), where) for name, where in roles.items()}
+        return {str(name): _checked(batch, str(name), where).to(device) for name, where in roles.items()}
     found = {}
     for role in roles:
         if isinstance(role, int):
-            where = torch.full((len(batch),), role) if role >= 0 else batch.lengths + role
+            where = torch.full_like(batch.lengths, role) if role >= 0 else batch.lengths + role
             found[str(role)] = _checked(batch, str(role), where)
         elif role == RANDOM:
-            found[role] = _random(batch, seed)
+            found[role] = _random(batch, seed).to(device)
         elif role in batch.roles:
             found[role] = batch.roles[role]
         else:

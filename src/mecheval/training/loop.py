@@ -12,11 +12,14 @@ from pathlib import Path
 import torch
 
 from mecheval.config import RunConfig
+from mecheval.intervene import interchange, verdict
 from mecheval.store import RunFolder, Store, StoreError
 from mecheval.store.schema import WHOLE
+from mecheval.tasks import Task
 from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
 from mecheval.training.data import Questions, TrainingData, evaluation_set
 from mecheval.training.evaluate import Scores, evaluate
+from mecheval.training.rows import effect_rows, verdict_row
 from mecheval.training.signals import Request, stop_requests
 from mecheval.training.state import Training
 from mecheval.training.watch import Start, Watcher, Watchers
@@ -61,6 +64,9 @@ def train(
                     data, dev = TrainingData(config, task), evaluation_set(config, task, "dev")
                     status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request)
                     _finish(folder, state, status, {"dev": dev, "test": evaluation_set(config, task, "test")})
+                    if state.probing:
+                        share = 100 * state.probing / state.seconds
+                        watcher.say(f"interventions took {state.probing:.1f} s, {share:.0f} % of the time")
     return folder
 
 
@@ -104,6 +110,8 @@ def _steps(
             watcher.row(row)
             if not math.isfinite(row["dev_loss"]):
                 return "diverged"
+        if config.evaluate.interchange_every and state.step % config.evaluate.interchange_every == 0:
+            _probe(state, data.task)
         now = time.monotonic()
         state.seconds = now - began
         if request or now - saved >= pause:
@@ -113,6 +121,17 @@ def _steps(
         if request.signal is not None:
             raise Interrupted(folder, state.step, request.signal)
     return "done"
+
+
+def _probe(state: Training, task: Task) -> None:
+    """Intervene on the model as it is now, on dev documents; the rows wait in the state for the end of the run."""
+    began = time.monotonic()
+    given = state.config.evaluate
+    clean = task.sample(given.interchange_documents, "dev", given.seed)
+    effects = interchange(state.lm, clean.to(state.device), task.corrupt(clean, given.seed).to(state.device))
+    state.effects += effect_rows(effects, "training", state.step, "dev")
+    state.verdicts.append(verdict_row(verdict(effects), "training", state.step, "dev"))
+    state.probing += time.monotonic() - began
 
 
 def _stops_early(state: Training) -> bool:
@@ -140,6 +159,9 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
         save_weights(folder.weights / f"{name}.safetensors", state.config, name, step, weights)
     folder.write("history", state.history)
     folder.write("evaluations", rows)
+    if state.effects:
+        folder.write("effects", state.effects)
+        folder.write("verdicts", state.verdicts)
     message = None if status == "done" else f"the loss was not finite after step {state.step}"
     folder.set_status(
         status=status, step=state.step, seconds=state.seconds, message=message,

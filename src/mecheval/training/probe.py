@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
@@ -14,6 +15,7 @@ from mecheval.store import RunFolder
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
 from mecheval.training.loop import alone
+from mecheval.training.rows import PLACE, effect_rows, verdict_row
 from mecheval.training.weights import load_weights
 from mecheval.types import Batch
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
 STATES = ("last", "best")
-SAME = ("state", "step", "split")
 
 
 class Trained(NamedTuple):
@@ -48,7 +49,7 @@ def load_run(folder: RunFolder, state: str = "last") -> Trained:
     return Trained(config, config.build_task(), lm, origin["step"])
 
 
-def weights_of(folder: RunFolder, state: str) -> Any:
+def weights_of(folder: RunFolder, state: str) -> Path:
     """The weights file of a state, or an error that says which states the run has."""
     if state not in STATES:
         raise UnknownName("state", state, STATES)
@@ -62,31 +63,27 @@ def weights_of(folder: RunFolder, state: str) -> Any:
 
 def documents(task: Task, config: RunConfig, split: str, n: int | None = None) -> tuple[Batch, Batch]:
     """Clean and corrupted documents that a run is judged on."""
-    clean = task.sample(n or config.evaluate.documents, split, config.evaluate.seed)
+    clean = task.sample(config.evaluate.documents if n is None else n, split, config.evaluate.seed)
     return clean, task.corrupt(clean, config.evaluate.seed)
 
 
 def probe(
     folder: RunFolder, state: str = "last", split: str = "test", n: int | None = None,
-    roles: Sequence[str] = ALL_ROLES, rule: Rule = Rule(), budget_mb: float = BUDGET_MB, keep: bool = True,  # noqa: B008
+    roles: Sequence[str] = ALL_ROLES, rule: Rule = Rule(), budget_mb: float = BUDGET_MB,  # noqa: B008
 ) -> Probe:  # fmt: skip
-    """Intervene on a finished run at all sites and roles; the effects and the verdict are stored with it."""
+    """Intervene on a finished run at all sites and roles.
+
+    The effects and the verdict are stored with the run, unless they are from another number of documents (`n`) than
+    it is evaluated on.
+    """
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         clean, corrupted = documents(trained.task, trained.config, split, n)
         effects = interchange(trained.lm, clean, corrupted, roles=roles, budget_mb=budget_mb)
     found = verdict(effects, rule)
-    if keep and folder.status()["status"] in WHOLE:
+    if n is None and folder.status()["status"] in WHOLE:
         with folder.exclusive():
-            place = {"state": state, "step": trained.step, "split": split}
-            folder.replace("effects", [{**place, **row} for row in effects.to_dict("records")], SAME)
-            folder.replace("verdicts", [{**place, **verdict_row(found)}], SAME)
+            place = state, trained.step, split
+            folder.replace("effects", effect_rows(effects, *place), PLACE)
+            folder.replace("verdicts", [verdict_row(found, *place)], PLACE)
     return Probe(effects, found)
-
-
-def verdict_row(found: Verdict) -> dict[str, Any]:
-    """A verdict as columns of the table `verdicts`."""
-    return {
-        **vars(found.finding), "agreement": found.agreement, "summary": str(found.finding),
-        "evidence": "\n".join(found.evidence),
-    }  # fmt: skip

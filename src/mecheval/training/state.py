@@ -45,9 +45,12 @@ class Training:
         )  # fmt: skip
         self.step = 0
         self.history: list[Row] = []
+        self.effects: list[Row] = []  # of interventions on the way
+        self.verdicts: list[Row] = []
         self.best: Best | None = None
         self.stale = 0  # evaluations since the best
         self.seconds = 0.0  # of training, all continuations together
+        self.probing = 0.0  # seconds of that for interventions
         self._losses, self._steps = 0.0, 0  # since the last row
         # What a mixer with dropout draws from; the initial weights have their own seed.
         torch.manual_seed(int(rng.derived(rng.key(config.seed, "dropout"), 0)) >> 1)
@@ -105,7 +108,8 @@ class Training:
         tensors["random/cpu"] = torch.get_rng_state()
         if self.device.startswith("cuda"):
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
-        state = {"history": self.history, "stale": self.stale, "seconds": self.seconds}
+        state = {"history": self.history, "effects": self.effects, "verdicts": self.verdicts}
+        state |= {"stale": self.stale, "seconds": self.seconds, "probing": self.probing}
         state |= {"losses": self._losses, "steps": self._steps, "best": None}
         if self.best is not None:
             tensors |= {f"best/{name}": tensor for name, tensor in self.best.weights.items()}
@@ -127,7 +131,9 @@ class Training:
             torch.cuda.set_rng_state(parts["random"]["cuda"], self.device)
         state = checkpoint.state
         self.step, self.history, self.stale = checkpoint.step, list(state["history"]), state["stale"]
-        self.seconds, self._losses, self._steps = state["seconds"], state["losses"], state["steps"]
+        self.effects, self.verdicts = list(state["effects"]), list(state["verdicts"])
+        self.seconds, self.probing = state["seconds"], state["probing"]
+        self._losses, self._steps = state["losses"], state["steps"]
         best = state["best"]
         self.best = None if best is None else Best(best["step"], Scores(**best["scores"]), parts["best"])
 

@@ -1,0 +1,130 @@
+"""Commands about interventions: the map and verdict of a run, and one document explained."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mecheval.cli.app import AsJson, app, aside, console, print_json
+from mecheval.cli.runs import STORE, Run, StorePath
+from mecheval.errors import UnknownName, UserError
+
+if TYPE_CHECKING:  # slow to import
+    from mecheval.store import RunFolder
+
+State = Annotated[str, typer.Option(help="last or best (on dev).")]
+Split = Annotated[str, typer.Option(help="train, dev or test.")]
+SITES = ("all", "blocks")
+
+
+@app.command()
+def intervene(
+    run: Run,
+    state: State = "last",
+    split: Split = "test",
+    n: Annotated[int | None, typer.Option("-n", help="Documents; default: as many as the run was scored on.")] = None,
+    sites: Annotated[
+        str, typer.Option(help="What to show: blocks (their parts and short convolutions) or all.")
+    ] = "blocks",
+    save: Annotated[Path | None, typer.Option(help="Draw the map into this file: .png, .svg or .json.")] = None,
+    store: StorePath = Path(STORE),
+    as_json: AsJson = False,
+) -> None:
+    """Put clean activations into corrupted runs, at every site and role, and say what mechanism that shows."""
+    with aside.status("loading"):
+        from mecheval import figures, show_effects
+        from mecheval.config import RunConfig
+        from mecheval.store import Store
+        from mecheval.training.probe import probe
+
+    if sites not in SITES:
+        raise UnknownName("choice of sites", sites, SITES)
+    if n is not None and n < 1:
+        raise UserError(f"-n: the number of documents must be positive (got {n}).")
+    if save is not None:
+        figures.check_suffix(save)
+    folder = Store(store).find(run)
+    config = RunConfig.load(folder.path / "config.yaml")
+    began = time.monotonic()
+    with aside.status("intervening"):
+        effects, found = probe(folder, state, split, n)
+    took = f"{len(effects)} interventions on {effects['n'].max()} documents took {time.monotonic() - began:.1f} s"
+    if sites == "blocks":
+        effects = effects[effects["site"].isin(show_effects.among(effects["site"], show_effects.PARTS))]
+    about, scores = f"{state} state, {split}", _scores(folder, state, split)
+    if as_json:
+        print_json({
+            "run": folder.id, "title": config.title, "state": state, "split": split, "scores": scores,
+            "effects": show_effects.rows_data(effects), "verdict": show_effects.verdict_data(found),
+        })  # fmt: skip
+    else:
+        console.print(show_effects.run_text(folder.id, config.title, about, scores))
+        console.print(show_effects.effects_text(effects))
+        console.print()
+        console.print(show_effects.effects_table(effects, console.width))
+        console.print()
+        console.print(show_effects.verdict_text(found))
+    if save is not None:
+        figures.save(figures.heatmap(effects, f"{config.title} ({folder.id}, {about})"), save)
+        aside.print(f"wrote {save}", highlight=False, markup=False, soft_wrap=True)
+    aside.print(took, highlight=False)
+
+
+@app.command()
+def explain(
+    run: Run,
+    document: Annotated[int, typer.Option(help="Number of the document, from 0.")] = 0,
+    state: State = "last",
+    split: Split = "test",
+    site: Annotated[list[str] | None, typer.Option(help="A site, see `mecheval list sites`; may be repeated.")] = None,
+    roles: Annotated[str, typer.Option(help="Roles, with commas between.")] = "key,value,next_key,query",
+    top: Annotated[int, typer.Option(help="How many answers to show.")] = 3,
+    store: StorePath = Path(STORE),
+    as_json: AsJson = False,
+) -> None:
+    """Show one document, what a run answers, and what it answers with one clean activation put back."""
+    with aside.status("loading"):
+        from dataclasses import asdict
+
+        from mecheval import show, show_effects
+        from mecheval.intervene.explain import explain
+        from mecheval.store import Store
+        from mecheval.training.probe import documents, load_run
+
+    folder = Store(store).find(run)
+    trained = load_run(folder, state)
+    n = trained.config.evaluate.documents
+    if not 0 <= document < n:
+        raise UserError(f"there is no document {document}; the run is scored on documents 0 to {n - 1}.")
+    clean, corrupted = (each[document : document + 1] for each in documents(trained.task, trained.config, split))
+    sites = site or show_effects.among(trained.lm.sites(), show_effects.ENDS)
+    explained = explain(trained.lm, trained.task, clean, corrupted, sites, roles.split(","), top)
+    if as_json:
+        print_json({
+            "run": folder.id, "title": trained.config.title, "state": state, "split": split,
+            "document": show.document_data(trained.task, clean, 0), **asdict(explained),
+        })  # fmt: skip
+        return
+    about = f"{state} state, {split}"
+    console.print(show_effects.run_text(folder.id, trained.config.title, about, _scores(folder, state, split)))
+    console.print()
+    console.print(show.legend())
+    console.print(show.document(trained.task, clean, 0))
+    console.print()
+    console.print(show_effects.substitution_text(explained))
+    console.print("\nWith one clean activation put back (the right answer is always shown):")
+    for table in show_effects.patched_tables(explained, console.width):
+        console.print()
+        console.print(table)
+
+
+def _scores(folder: RunFolder, state: str, split: str) -> dict[str, Any] | None:
+    """How well a state of a run answers; None where that was not measured."""
+    from mecheval.store import TABLES
+    from mecheval.store.tables import read_parquet
+
+    rows = read_parquet(folder.table("evaluations"), TABLES["evaluations"])
+    return next((row for row in rows if (row["state"], row["split"]) == (state, split)), None)

@@ -1,0 +1,50 @@
+"""Data frames to charts, and charts to files: nothing here needs a model, a network or a browser."""
+
+from __future__ import annotations
+
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import quoteattr
+
+from mecheval.errors import UserError
+from mecheval.figures.heatmap import heatmap
+from mecheval.files import write_atomic
+
+if TYPE_CHECKING:  # slow to import
+    from altair.typing import ChartType
+
+__all__ = ["check_suffix", "heatmap", "save"]
+
+SUFFIXES = (".json", ".png", ".svg")
+SCALE = 2
+"""Pixels of a PNG for each of the chart's, so that it is sharp on paper and on dense screens."""
+
+
+def check_suffix(path: str | Path) -> str:
+    """The file's suffix, or an error that lists those that can be written; worth asking before a long computation."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UserError(f"cannot write a figure as {Path(path).name!r}; choose {', '.join(SUFFIXES)} at the end.")
+    return suffix
+
+
+def save(chart: ChartType, path: str | Path) -> None:
+    """Write a chart as .png, .svg or .json (its Vega-Lite specification), whole or not at all."""
+    suffix = check_suffix(path)
+    content: str | bytes
+    if suffix == ".json":
+        content = chart.to_json(indent=1) + "\n"
+    elif suffix == ".svg":
+        drawn = StringIO()
+        chart.save(drawn, format="svg")
+        said = quoteattr(chart.to_dict().get("description", ""))  # which Vega leaves to the page around the picture
+        content = drawn.getvalue().replace("<svg ", f"<svg aria-label={said} ", 1)
+    else:
+        pixels = BytesIO()
+        chart.save(pixels, format="png", scale_factor=SCALE)
+        content = pixels.getvalue()
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}.") from None

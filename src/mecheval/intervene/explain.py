@@ -1,0 +1,97 @@
+"""One document: what the model answers, and what it answers after each intervention."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mecheval.errors import UserError
+from mecheval.intervene.edits import Intervention, Take, capture, patch
+from mecheval.intervene.roles import NOWHERE, positions
+from mecheval.model import LM
+from mecheval.tasks import Task
+from mecheval.types import Batch
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A token that the model could say, and its probability."""
+
+    symbol: str
+    p: float
+    right: bool
+
+
+Answers = tuple[Answer, ...]
+"""The likeliest first; the right one is always there, last if it is not among the likeliest."""
+
+
+@dataclass(frozen=True)
+class Patched:
+    """What the model says with the clean activation of one site at one role put into the corrupted run."""
+
+    site: str
+    role: str
+    position: int | None  # None where the document does not have the role; there are no answers then
+    answers: Answers
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One document under interventions. The corruption put `substitute` in place of `key`."""
+
+    key: str
+    substitute: str
+    clean: Answers
+    corrupted: Answers
+    patched: tuple[Patched, ...]  # site by site, role by role
+
+
+def explain(
+    lm: LM, task: Task, clean: Batch, corrupted: Batch, sites: Sequence[str], roles: Sequence[str], top: int = 3
+) -> Explanation:
+    """The `top` likeliest answers to the first query of one document, after each intervention by itself.
+
+    `clean` and `corrupted` hold that document alone: `clean[3:4]` and `corrupted[3:4]` of larger batches.
+    """
+    if len(clean) != 1 or len(corrupted) != 1:
+        raise UserError(f"explain: give one document (got {len(clean)} clean and {len(corrupted)} corrupted).")
+    if top < 1:
+        raise UserError(f"explain: top must be positive (got {top}).")
+    where = positions(clean, roles)
+    right = int(clean.answers[0])
+
+    def answers(batch: Batch) -> Answers:
+        with torch.no_grad():
+            logits = lm(batch.tokens, at=batch.predict_at[:, 0])[0]
+        return _likeliest(task, logits, right, top)
+
+    training = lm.training
+    lm.eval()
+    try:
+        source = capture(lm, clean, sites, where)
+        patched = []
+        for site, role in itertools.product(sites, where):
+            position = int(where[role])
+            with patch(lm, [Intervention(site, role, Take(source[site][role]))], corrupted):
+                said = answers(corrupted)
+            there = position != NOWHERE
+            patched.append(Patched(site, role, position if there else None, said if there else ()))
+        key = int(clean.roles["key"][0])
+        replaced, substitute = (task.symbol(int(batch.tokens[0, key])) for batch in (clean, corrupted))
+        return Explanation(replaced, substitute, answers(clean), answers(corrupted), tuple(patched))
+    finally:
+        lm.train(training)
+
+
+def _likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:
+    """From logits (V,)."""
+    p = logits.double().softmax(-1).cpu()
+    tokens = p.topk(min(top, len(p))).indices.tolist()
+    if right not in tokens:
+        tokens.append(right)
+    return tuple(Answer(task.symbol(token), float(p[token]), token == right) for token in tokens)

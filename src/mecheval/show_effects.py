@@ -1,0 +1,174 @@
+"""Effects of interventions, verdicts and explained documents as they look in a terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from mecheval.figures.heatmap import MISSING, RAMP, WHITE_FROM, arranged, label, quantity, split_site
+from mecheval.intervene import Verdict
+from mecheval.intervene.explain import Answers, Explanation
+from mecheval.intervene.mechanism import CONVOLUTIONS
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd  # type: ignore[import-untyped]
+
+ENDS = ("input", "output")
+PARTS = (*ENDS, "mixer.input", "mixer.output", "mlp.input", "mlp.output")
+SHORT_CONVOLUTIONS = tuple(f"mixer.{name}" for name in CONVOLUTIONS)
+WIDEST, NARROWEST = 9, 6
+"""Characters of a cell of the map: a role and a space, or at least a number and a space."""
+FAINT, STRONG = 0.05, 0.5
+"""Up to the first, numbers have no colour; from the second on they are bold, for those who see none."""
+BRIGHTEST = 3
+"""Step of the ramp that 1 has on a dark background; what is paler looks white."""
+RIGHT = "✓"
+
+
+def among(sites: Iterable[str], names: Sequence[str]) -> list[str]:
+    """The sites that are called one of `names` inside their layer, and the outputs of short convolutions."""
+    return [site for site in sites if split_site(site)[1] in (*names, *SHORT_CONVOLUTIONS)]
+
+
+def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | None) -> Text:
+    """Which run, and how well it answers, where that has been measured."""
+    text = Text.assemble((title, "bold"), f"\nrun {run}, {about}")
+    if evaluation is None:
+        return text
+    return text.append(f": accuracy {evaluation['accuracy']:.3f}, likelihood {evaluation['likelihood']:.3f}")
+
+
+def effects_text(effects: pd.DataFrame) -> Text:
+    """What the numbers of the map are."""
+    whole = effects.sort_values("n").iloc[-1]  # not every document has every role
+    before, after = f"{whole['original']:.3f}", f"{whole['corrupted']:.3f}"
+    if quantity(effects) == "share":
+        return Text(
+            f"With the key corrupted, the likelihood of the answer falls from {before} to {after}. "
+            "Restored share: how much of that one clean activation brings back."
+        )
+    return Text(
+        f"The task is not learnt: the likelihood of the answer is {before}, and {after} with the key corrupted, so "
+        "there is no share to restore. Shown is the restored likelihood, with one clean activation."
+    )
+
+
+def effects_table(effects: pd.DataFrame, width: int = 80) -> Table:
+    """The map: sites by depth, roles across; the restored share, or the likelihood where nothing is learnt."""
+    frame = arranged(effects)
+    sites, roles = frame["site"].unique(), frame["role"].unique()
+    value = dict(zip(zip(frame["site"], frame["role"], strict=True), frame[quantity(effects)], strict=True))
+    cell = max(NARROWEST, min(WIDEST, (width - _margin(sites)) // len(roles)))
+    rows = [(site, [_number(value.get((site, role), math.nan), cell) for role in roles]) for site in sites]
+    return _layered([Text(_centred(role, cell)) for role in roles], rows, cell)
+
+
+def verdict_text(found: Verdict) -> Group:
+    """The mechanism in words, and below it the evidence, sentence by sentence."""
+    evidence = Table.grid(padding=(0, 1))
+    if found.agreement is not None:
+        evidence.add_row("-", Text(f"Agreement of resamples of the documents: {100 * found.agreement:.4g} %."))
+    for sentence in found.evidence:
+        evidence.add_row("-", Text(sentence))
+    return Group(Text(f"Verdict: {found.finding}", "bold"), evidence)
+
+
+def verdict_data(found: Verdict) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        **asdict(found.finding), "summary": str(found.finding), "agreement": found.agreement,
+        "evidence": list(found.evidence), "shares": rows_data(found.shares),
+    }  # fmt: skip
+
+
+def rows_data(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain data; what is missing is None."""
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", double_precision=15))
+    return rows
+
+
+def substitution_text(explained: Explanation) -> Text:
+    """What the corruption did, and what the model says to both documents."""
+    text = Text(f"Corrupted: {explained.substitute} in place of the key {explained.key}.")
+    for name, answers in (("clean", explained.clean), ("corrupted", explained.corrupted)):
+        text.append(f"\n{name:>11}: ").append_text(Text("  ").join(_said(answers)))
+    return text
+
+
+def patched_tables(explained: Explanation, width: int = 80) -> Iterator[Table]:
+    """What the model says after each intervention: sites by depth, roles across, as many in a table as fit."""
+    said = {(each.site, each.role): _said(each.answers) for each in explained.patched}
+    sites = list(dict.fromkeys(site for site, _ in said))
+    places = {each.role: MISSING if each.position is None else each.position for each in explained.patched}
+    heads = {role: Text(f"{role} @{place}") for role, place in places.items()}
+    cell = 2 + max(line.cell_len for lines in (*said.values(), heads.values()) for line in lines)
+    fit = max(1, (width - _margin(sites)) // cell)
+    roles = list(heads)
+    for part in (roles[first : first + fit] for first in range(0, len(roles), fit)):
+        rows = [(site, [Text("\n").join(said[site, role]) for role in part]) for site in sites]
+        yield _layered([heads[role] for role in part], rows, cell)
+
+
+def _layered(heads: Sequence[Text], rows: Iterable[tuple[str, Sequence[Text]]], cell: int) -> Table:
+    """A row for each site, under the number of its layer."""
+    table = Table(box=None, pad_edge=False, padding=0, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for head in heads:
+        table.add_column(head, width=cell, overflow="fold")
+    before = None
+    for site, cells in rows:
+        layer, name = split_site(site)
+        if layer is not None and layer != before:
+            table.add_row(Text(f"layer {layer}", "bold"))
+        before = layer
+        table.add_row(Text(f" {name} "), *cells)
+        if any("\n" in each.plain for each in cells):
+            table.add_row("")
+    return table
+
+
+def _margin(sites: Iterable[str]) -> int:
+    """Characters of the column with the names of sites."""
+    return 2 + max(len(split_site(site)[1]) for site in sites)
+
+
+def _number(value: float, width: int) -> Text:
+    return Text(_centred(label(value), width), _shade(value))
+
+
+def _centred(text: str, width: int) -> str:
+    """With the odd space always at the left, so that neighbours do not touch."""
+    return text.rjust((width + len(text) + 1) // 2).ljust(width)
+
+
+def _said(answers: Answers) -> list[Text]:
+    """A line for each answer, the right one marked."""
+    wide = max((len(each.symbol) for each in answers), default=0)
+    lines = [(each, f"{each.symbol:<{wide}} {label(each.p)}") for each in answers]
+    return [
+        Text.assemble((line, _shade(each.p)), f" {RIGHT}") if each.right else Text(line) for each, line in lines
+    ] or [Text(MISSING)]  # fmt: skip
+
+
+def _shade(value: float) -> str:
+    """A style for a number from 0 to 1: the terminal's own colours at 0, then ever further from its background.
+
+    Few terminals tell their background (COLORFGBG); the others are taken for dark, and stay readable if they are light,
+    because the text has its colour too.
+    """
+    strength = 0.0 if math.isnan(value) else min(1.0, max(0.0, value))
+    if strength < FAINT:
+        return ""
+    light = os.environ.get("COLORFGBG", "").endswith((";7", ";15"))
+    darkest = len(RAMP) - 1
+    step = round(strength * darkest if light else darkest - strength * (darkest - BRIGHTEST))
+    text = "#ffffff" if step >= WHITE_FROM else "#000000"
+    return f"{'bold ' if strength >= STRONG else ''}{text} on {RAMP[step]}"

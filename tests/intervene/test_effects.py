@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd  # type: ignore[import-untyped]
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mecheval as me
+from intervene.models import pairs, small_lm, small_task
+from mecheval.errors import UserError
+from mecheval.intervene import Intervention, Mean, Take, Zero, ablate, capture, interchange, patch
+from mecheval.intervene import grid as grid_module
+from mecheval.intervene.roles import NOWHERE, positions
+from mecheval.types import Batch
+
+COLUMNS = ["site", "role", "original", "corrupted", "restored", "attribution", "share", "n"]
+
+
+def p_answer(lm: nn.Module, batch: Batch) -> Tensor:
+    rows = torch.arange(len(batch))
+    p: Tensor = lm(batch.tokens)[rows, batch.predict_at[:, 0]].double().softmax(-1)[rows, batch.answers].detach()
+    return p
+
+
+def test_a_row_is_what_its_columns_say() -> None:
+    lm = small_lm("mamba")
+    clean, corrupted = pairs(20)
+    effects = interchange(lm, clean, corrupted)
+    assert list(effects.columns) == COLUMNS
+    sites = [name for name, tap in lm.taps().items() if not tap.readonly]
+    roles = ["key", "value", "next_key", "divider", "query", "bos", "random"]
+    assert list(zip(effects["site"], effects["role"], strict=True)) == [(s, r) for s in sites for r in roles]
+    original, broken = p_answer(lm, clean), p_answer(lm, corrupted)
+    assert effects["original"].tolist() == pytest.approx([float(original.mean())] * len(effects))
+    assert effects["corrupted"].tolist() == pytest.approx([float(broken.mean())] * len(effects))
+    row = effects.query("site == 'blocks.0.mixer.conv' and role == 'value'").iloc[0]
+    source = capture(lm, clean, ["blocks.0.mixer.conv"], ["value"])["blocks.0.mixer.conv"]["value"]
+    with patch(lm, [Intervention("blocks.0.mixer.conv", "value", Take(source))], corrupted):
+        restored = float(p_answer(lm, corrupted).mean())
+    assert row["restored"] == pytest.approx(restored, abs=1e-7)
+    assert row["attribution"] == row["restored"] - row["corrupted"]
+    assert row["n"] == 20
+    gap = row["original"] - row["corrupted"]
+    assert row["share"] == pytest.approx(row["attribution"] / gap) if gap >= 0.01 else pd.isna(row["share"])
+
+
+def test_shares_exist_only_where_something_was_lost() -> None:
+    lm = small_lm("attention")
+    clean, _ = pairs(8)
+    effects = interchange(lm, clean, clean)
+    assert effects["share"].isna().all()
+    assert (effects["attribution"].abs() < 1e-7).all()
+
+
+def test_rows_of_documents_average_to_the_rows_of_sites() -> None:
+    lm = small_lm("based")
+    clean, corrupted = pairs(15)
+    effects = interchange(lm, clean, corrupted)
+    each = interchange(lm, clean, corrupted, per_document=True)
+    assert set(each["document"]) == set(range(15))
+    means = each.groupby(["site", "role"], sort=False)[["original", "corrupted", "restored"]].mean().reset_index()
+    for column in ("site", "role"):
+        assert means[column].tolist() == effects[column].tolist()
+    for column in ("original", "corrupted", "restored"):
+        assert means[column].tolist() == pytest.approx(effects[column].tolist(), abs=1e-12)
+
+
+@pytest.mark.parametrize("budget_mb", [0.0001, 0.3, 3.0])
+def test_the_budget_changes_memory_and_no_number(budget_mb: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = small_lm("hyena")
+    clean, corrupted = pairs(12)
+    whole = interchange(lm, clean, corrupted)
+    largest = 0
+    resume = me.LM.resume
+
+    def watched(self: me.LM, block: int, h: Tensor, at: Tensor | None = None) -> Tensor:
+        nonlocal largest
+        largest = max(largest, h.numel() * 4 * grid_module.WORKSPACE)
+        return resume(self, block, h, at)
+
+    monkeypatch.setattr(me.LM, "resume", watched)
+    small = interchange(lm, clean, corrupted, budget_mb=budget_mb)
+    assert small["restored"].tolist() == pytest.approx(whole["restored"].tolist(), abs=1e-7)
+    one_document = 4 * grid_module.WORKSPACE * 16 * clean.tokens.shape[1]
+    assert largest <= max(budget_mb * 2**20, one_document)
+
+
+def test_the_control_is_another_position_of_the_body() -> None:
+    task = small_task()
+    clean = task.sample(500, "test")
+    where = positions(clean, ["random"])["random"]
+    roles = clean.roles
+    assert ((where >= 1) & (where < roles["divider"])).all()
+    for role in ("key", "value", "next_key"):
+        assert (where != roles[role]).all()
+    assert len(set(where.tolist())) == 8
+    assert torch.equal(positions(clean[slice(100, 200)], ["random"])["random"], where[100:200])
+    assert not torch.equal(positions(clean, ["random"], seed=1)["random"], where)
+
+
+def test_documents_without_a_role_take_no_part_in_it() -> None:
+    lm = small_lm("attention")
+    clean, corrupted = pairs(6)
+    where = clean.roles["key"].clone()
+    where[2] = NOWHERE
+    effects = interchange(lm, clean, corrupted, ["blocks.0.input"], {"key": clean.roles["key"], "some": where})
+    key, some = effects.to_dict("records")
+    assert (key["n"], some["n"]) == (6, 5)
+    left = torch.tensor([0, 1, 3, 4, 5])
+    assert some["original"] == pytest.approx(float(p_answer(lm, clean)[left].mean()))
+    one_pair = me.build_task("ar", pairs=1, keys=12, values=12)
+    alone, broken = pairs(4, one_pair)
+    control = interchange(small_lm("attention"), alone, broken, ["blocks.0.input"], ["key", "random"])
+    assert control["n"].tolist() == [4, 0]
+    assert pd.isna(control["restored"].iloc[1])
+
+
+def test_any_module_gives_the_same_as_the_lm_that_it_wraps() -> None:
+    lm = small_lm("attention")
+    clean, corrupted = pairs(8)
+    ours = interchange(lm, clean, corrupted, ["blocks.0.mixer.output", "blocks.1.mlp.input"], ["key", "value", "query"])
+    theirs = interchange(
+        Wrapped(lm), clean, corrupted, ["lm.blocks.0.mixer.output", "lm.blocks.1.mlp.input"], ["key", "value", "query"]
+    )
+    assert theirs["restored"].tolist() == pytest.approx(ours["restored"].tolist(), abs=1e-7)
+    assert theirs["original"].tolist() == pytest.approx(ours["original"].tolist(), abs=1e-7)
+
+
+class Wrapped(nn.Module):
+    def __init__(self, lm: me.LM) -> None:
+        super().__init__()
+        self.lm = lm
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.lm(tokens)
+        return logits
+
+
+def test_trees_with_documents_of_many_lengths() -> None:
+    task = me.build_task("atr", max_length=40)
+    lm = small_lm("mamba", vocab_size=task.vocab_size)
+    clean = task.sample(30, "test")
+    corrupted = task.corrupt(clean)
+    together = interchange(lm, clean, corrupted, ["blocks.1.input"], ["value"], per_document=True)
+    for i in (0, 7, 29):
+        row = task.sample(1, "test", start=i)
+        alone = interchange(lm, row, task.corrupt(row), ["blocks.1.input"], ["value"])
+        assert alone["restored"].iloc[0] == pytest.approx(together["restored"].iloc[i], abs=1e-6)
+
+
+def test_ablation_drops_what_a_site_brings() -> None:
+    lm = small_lm("attention")
+    clean, _ = pairs(10)
+    found = ablate(lm, clean, Zero(), ["blocks.0.mixer.output", "blocks.1.input"], ["key", "query"])
+    assert list(found.columns) == ["site", "role", "original", "edited", "drop", "n"]
+    with patch(lm, [Intervention("blocks.1.input", "query", Zero())], clean):
+        edited = float(p_answer(lm, clean).mean())
+    row = found.query("site == 'blocks.1.input' and role == 'query'").iloc[0]
+    assert row["edited"] == pytest.approx(edited, abs=1e-7)
+    assert row["drop"] == row["original"] - row["edited"]
+    same = ablate(lm, clean[slice(0, 1)], Mean(), ["blocks.1.input"], ["query"])  # of one document: no change
+    assert same["drop"].iloc[0] == pytest.approx(0, abs=1e-9)
+
+
+def test_the_model_is_left_in_its_mode() -> None:
+    lm = small_lm("attention").train()
+    interchange(lm, *pairs(3), ["blocks.0.input"], ["key"])
+    assert lm.training
+
+
+def test_documents_must_be_the_same() -> None:
+    clean, _ = pairs(4)
+    other = replace(clean, answers=clean.answers.flip(0))
+    with pytest.raises(UserError, match=r"clean and corrupted must be the same documents: corrupted = task.corrupt"):
+        interchange(small_lm("attention"), clean, other)
+
+
+def test_positions_and_sites_that_cannot_matter_are_mistakes() -> None:
+    clean, corrupted = pairs(4)
+    with pytest.raises(UserError, match=r"role '-1': a position lies after the prediction"):
+        interchange(small_lm("attention"), clean, corrupted, ["blocks.0.output"], [-1])
+    wrapped = Wrapped(small_lm("attention"))
+    wrapped.unused = nn.Linear(2, 2)
+    with pytest.raises(UserError, match=r"the model ran without passing through unused\.output"):
+        interchange(wrapped, clean, corrupted, ["unused.output"], ["key"])

@@ -1,0 +1,94 @@
+"""Laws of interventions, over every registered mixer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from intervene.models import pairs, small_lm
+from mecheval.intervene import Intervention, Take, capture, interchange, patch
+from mecheval.intervene import effects as effects_module
+from mecheval.intervene.grid import Likelihoods, one_by_one
+from mecheval.intervene.places import listening
+from mecheval.mixers import MIXERS
+
+BOTH = pytest.mark.parametrize("layers", [1, 3])
+EVERY = pytest.mark.parametrize("mixer", MIXERS.names())
+
+
+@EVERY
+def test_patching_with_the_own_activation_changes_nothing(mixer: str) -> None:
+    lm = small_lm(mixer)
+    clean, _ = pairs()
+    plain = lm(clean.tokens)
+    sites = [name for name, tap in lm.taps().items() if not tap.readonly]
+    for site in sites:
+        with listening(lm, {site: lambda x: x}):  # attention computes its pattern only for those who listen to it
+            before = lm(clean.tokens)
+        torch.testing.assert_close(before, plain, rtol=1e-5, atol=1e-5)
+        for role in ("key", "query"):
+            own = capture(lm, clean, [site], [role])[site][role]
+            with patch(lm, [Intervention(site, role, Take(own))], clean):
+                assert torch.equal(lm(clean.tokens), before), site
+
+
+@EVERY
+@BOTH
+def test_the_whole_stream_after_a_block_from_the_source_gives_the_sources_logits(mixer: str, layers: int) -> None:
+    lm = small_lm(mixer, layers)
+    clean, corrupted = pairs()
+    wanted = lm(clean.tokens)
+    for block in range(layers):
+        for site in (f"blocks.{block}.input", f"blocks.{block}.output"):
+            source = capture(lm, clean, [site])[site]
+            with listening(lm, {site: lambda x, source=source: source}):  # type: ignore[misc]
+                assert torch.equal(lm(corrupted.tokens), wanted), site
+
+
+@EVERY
+@BOTH
+def test_resuming_from_a_block_equals_running_from_the_start(mixer: str, layers: int) -> None:
+    lm = small_lm(mixer, layers)
+    _, corrupted = pairs()
+    wanted, at = lm(corrupted.tokens), corrupted.predict_at[:, 0]
+    narrow = lm(corrupted.tokens, at=at)
+    inputs = capture(lm, corrupted, [f"blocks.{i}.input" for i in range(layers)])
+    for block in range(layers):
+        h = inputs[f"blocks.{block}.input"]
+        assert isinstance(h, Tensor)
+        assert torch.equal(lm.resume(block, h), wanted)
+        assert torch.equal(lm.resume(block, h, at), narrow)
+
+
+@EVERY
+@BOTH
+def test_the_stacked_grid_equals_one_run_for_each_edit(
+    mixer: str, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = small_lm(mixer, layers)
+    clean, corrupted = pairs()
+    fast = interchange(lm, clean, corrupted)
+
+    def plainly(*arguments: Any) -> Likelihoods:
+        return one_by_one(*arguments[:-1])  # all but the budget
+
+    monkeypatch.setattr(effects_module, "run_grid", plainly)
+    plain = interchange(lm, clean, corrupted)
+    assert (fast["restored"] - plain["restored"]).abs().max() < 1e-6
+    if layers > 1:  # a convolution of three tokens alone does not see the key from the query
+        assert plain["restored"].std() > 1e-4
+
+
+@EVERY
+def test_only_the_key_matters_before_the_model_and_only_the_prediction_after_it(mixer: str) -> None:
+    lm = small_lm(mixer)
+    effects = interchange(lm, *pairs(), ["blocks.0.input", "blocks.1.output"])
+    table = effects.set_index(["site", "role"])["restored"]
+    original, corrupted = effects["original"].iloc[0], effects["corrupted"].iloc[0]
+    for role in ("key", "value", "next_key", "divider", "query", "bos", "random"):
+        first, last = table["blocks.0.input", role], table["blocks.1.output", role]
+        assert first == pytest.approx(original if role == "key" else corrupted, abs=1e-6)
+        assert last == pytest.approx(original if role == "query" else corrupted, abs=1e-6)

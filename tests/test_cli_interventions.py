@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import mecheval as me
+from commands import Command
+from mecheval import figures
+from mecheval.config import RunConfig
+from mecheval.handmade import handmade
+from mecheval.intervene import ALL_ROLES
+from mecheval.store import Store
+from mecheval.training.data import evaluation_set
+from mecheval.training.evaluate import evaluate
+from mecheval.training.weights import save_weights
+from training.runs import tiny
+
+DOCUMENTS = 16
+VERDICT = "Verdict: induction: layer 0 stores the key at the value, layer 1 retrieves"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> list[str]:
+    """A store with one finished run, whose model does induction because its weights were set by hand."""
+    config = tiny(d_model=48, n_layers=2, bias=True)
+    task = config.build_task()
+    lm = handmade("induction", task, d_model=48)
+    folder = Store(tmp_path / "store").folder(config.id)
+    scores = vars(evaluate(lm, evaluation_set(config, task, "test")))
+    with folder.exclusive():
+        folder.write_config(config.to_yaml())
+        save_weights(folder.weights / "last.safetensors", config, "last", 60, lm.state_dict())
+        folder.write("evaluations", [{"state": "last", "step": 60, "split": "test", **scores}])
+        folder.set_status(status="done", task="ar", mixer="attention", step=60, steps=60, config=config.to_dict())
+    return ["--store", str(tmp_path / "store")]
+
+
+def run_of(store: list[str]) -> str:
+    [run] = Store(store[1]).ids()
+    return run
+
+
+def test_the_map_and_the_verdict_of_a_run(command: Command, store: list[str]) -> None:
+    run = run_of(store)
+    code, out, err = command("intervene", run[:5], *store)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "ar · attention · d 48 · lr 0.003 · seed 0"
+    assert lines[1] == f"run {run}, last state, test: accuracy 1.000, likelihood 0.993"
+    assert max(map(len, lines)) <= 80
+    cells = {}
+    for line in lines[: lines.index(VERDICT)]:
+        if line.startswith("layer "):
+            layer = line.strip()
+        elif line.startswith(" ") and re.search(r"\d\.\d\d ", line):
+            name, *numbers = line.split()
+            cells[layer, name] = dict(zip(ALL_ROLES, numbers, strict=True))
+    assert len(cells) == 12
+    assert (cells["layer 0", "input"]["key"], cells["layer 0", "input"]["value"]) == ("1.00", "0.00")
+    assert (cells["layer 1", "input"]["key"], cells["layer 1", "input"]["value"]) == ("0.00", "1.00")
+    assert (cells["layer 1", "output"]["query"], cells["layer 1", "output"]["value"]) == ("1.00", "0.00")
+    assert re.fullmatch(rf"154 interventions on {DOCUMENTS} documents took \d+\.\d s\n", err)
+    assert Store(store[1]).verdicts()["label"].tolist() == ["induction"]
+    chart = figures.heatmap(Store(store[1]).effects(), "from the store").to_dict()
+    assert chart["description"].startswith("from the store. Heat map of the restored share: 22 sites by depth")
+
+
+def test_the_same_for_machines_and_as_a_picture(command: Command, store: list[str], tmp_path: Path) -> None:
+    picture = tmp_path / "map.json"
+    words = ["intervene", run_of(store), "-n", "5", "--json", "--save", str(picture), *store]
+    code, out, err = command(*words)
+    assert code == 0
+    assert f"wrote {picture}" in err
+    data = json.loads(out)
+    assert (data["title"], data["state"], data["split"]) == (
+        "ar · attention · d 48 · lr 0.003 · seed 0",
+        "last",
+        "test",
+    )
+    assert len(data["effects"]) == 12 * len(ALL_ROLES)
+    share = {(row["site"], row["role"]): row["share"] for row in data["effects"]}
+    assert share["blocks.1.input", "value"] == pytest.approx(1, abs=0.02)
+    assert {row["n"] for row in data["effects"] if row["role"] == "key"} == {5}
+    verdict = data["verdict"]
+    assert (verdict["label"], verdict["stored_by"], verdict["layer"]) == ("induction", 0, 1)
+    assert len(verdict["evidence"]) == 2
+    assert {"site", "role", "share", "low", "high"} == set(verdict["shares"][0])
+    chart = json.loads(picture.read_text())
+    assert chart["title"]["text"] == f"{data['title']} ({data['run']}, last state, test)"
+    assert sum(map(len, chart["datasets"].values())) == len(data["effects"])
+    everything = json.loads(command(*words[:5], "--sites", "all", *store)[1])
+    assert len(everything["effects"]) == 22 * len(ALL_ROLES)
+
+
+def test_one_document_explained(command: Command, store: list[str]) -> None:
+    run = run_of(store)
+    config = RunConfig.load(Store(store[1]).folder(run).path / "config.yaml")
+    document = config.build_task().sample(DOCUMENTS, "test", config.evaluate.seed)[3:4]
+    answer = config.build_task().symbol(int(document.answers))
+    out = command.prints("explain", run, "--document", "3", "--site", "blocks.1.input", "--top", "1", *store)
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert lines[4].startswith("3: BOS k")
+    assert lines[8] == f"      clean: {answer} 0.99 ✓"
+    head = lines.index("layer 1") - 1
+    assert re.findall(r"(\w+) @\d+", lines[head]) == ["key", "value", "next_key", "query"]
+    cells = re.findall(r"(\w+ \d\.\d\d)", lines[head + 2])
+    assert [cell == f"{answer} 0.99" for cell in cells] == [False, True, False, False]  # the value alone restores it
+
+    words = ["explain", run, "--document", "3", "--roles", "bos,value", "--json", *store]
+    data = json.loads(command.prints(*words))
+    assert data["document"]["index"] == 3
+    assert data["document"]["tokens"] == document.tokens[0].tolist()
+    assert (data["key"] == data["substitute"], data["clean"][0]["symbol"]) == (False, answer)
+    assert {each["role"] for each in data["patched"]} == {"bos", "value"}
+    ends = ["blocks.0.input", "blocks.0.output", "blocks.1.input", "blocks.1.output"]
+    assert list(dict.fromkeys(each["site"] for each in data["patched"])) == ends
+
+
+def test_a_run_that_learnt_nothing(command: Command, tmp_path: Path) -> None:
+    folder = me.train(tiny(steps=1), tmp_path / "store")
+    code, out, _ = command("intervene", folder.id, "--state", "best", "--store", str(tmp_path / "store"))
+    assert code == 0
+    assert "The task is not learnt" in out
+    assert "Verdict: not learnt: the answer does not depend on the key" in out
+    data = json.loads(command("intervene", folder.id, "--json", "--store", str(tmp_path / "store"))[1])
+    assert {row["share"] for row in data["effects"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["intervene", "zzz"], "no run starts with 'zzz'. There are: RUN."),
+        (["intervene", "RUN", "--state", "lst"], "unknown state 'lst'. Did you mean 'last'? Choices: best, last."),
+        (["intervene", "RUN", "--state", "best"], "run RUN has no best weights; it has: last."),
+        (
+            ["intervene", "RUN", "--split", "tset"],
+            "unknown split 'tset'. Did you mean 'test'? Choices: dev, test, train.",
+        ),
+        (
+            ["intervene", "RUN", "--sites", "block"],
+            "unknown choice of sites 'block'. Did you mean 'blocks'? Choices: all, blocks.",
+        ),
+        (["intervene", "RUN", "-n", "0"], "-n: the number of documents must be positive (got 0)."),
+        (
+            ["intervene", "RUN", "--save", "map.pdf"],
+            "cannot write a figure as 'map.pdf'; choose .json, .png, .svg at the end.",
+        ),
+        (["explain", "zzz"], "no run starts with 'zzz'. There are: RUN."),
+        (["explain", "RUN", "--document", "16"], "there is no document 16; the run is scored on documents 0 to 15."),
+        (["explain", "RUN", "--document", "-1"], "there is no document -1; the run is scored on documents 0 to 15."),
+        (["explain", "RUN", "--state", "first"], "unknown state 'first'."),
+        (["explain", "RUN", "--split", "tset"], "unknown split 'tset'."),
+        (
+            ["explain", "RUN", "--site", "blocks.1.inptu"],
+            "unknown site 'blocks.1.inptu'. Did you mean 'blocks.1.input'?",
+        ),
+        (["explain", "RUN", "--roles", "key,vlaue"], "unknown role 'vlaue'. Did you mean 'value'?"),
+        (["explain", "RUN", "--top", "0"], "explain: top must be positive (got 0)."),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], message: str, command: Command, store: list[str]) -> None:
+    run = run_of(store)
+    code, out, err = command(*(word.replace("RUN", run) for word in words), *store)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"mecheval: {message.replace('RUN', run)}")
+    assert err.count("\n") == 1
+
+
+def test_a_run_that_is_not_finished(command: Command, tmp_path: Path) -> None:
+    config = tiny()
+    folder = Store(tmp_path).folder(config.id)
+    with folder.exclusive():
+        folder.write_config(config.to_yaml())
+        folder.set_status(status="interrupted")
+    for name in ("intervene", "explain"):
+        code, out, err = command(name, config.id, "--store", str(tmp_path))
+        assert (code, out) == (2, "")
+        assert err == f"mecheval: run {config.id} has no last weights; its status is interrupted.\n"

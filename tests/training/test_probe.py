@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import mecheval as me
+from mecheval.errors import UserError
+from mecheval.intervene import interchange
+from mecheval.store import Store
+from mecheval.training import Interrupted, train
+from mecheval.training.probe import documents, load_run, probe
+from training.runs import Recorder, SignalAt, published, tiny
+
+
+def test_a_probe_is_stored_with_its_run_and_replaces_itself(tmp_path: Path) -> None:
+    config = tiny(mixer="mamba", steps=14)
+    folder = train(config, tmp_path)
+    store = Store(tmp_path)
+    assert store.effects().empty
+    found = probe(folder)
+    trained = load_run(folder)
+    expected = interchange(trained.lm, *documents(trained.task, config, "test"))
+    assert found.effects["restored"].tolist() == expected["restored"].tolist()
+    stored = store.effects()
+    assert sorted(stored["restored"]) == sorted(expected["restored"])
+    assert set(stored["state"]) == {"last"}
+    assert (stored["n"] <= 16).all()
+    probe(folder)
+    assert len(store.effects()) == len(stored)
+    assert probe(folder, n=5).effects["n"].max() == 5
+    assert store.effects()["n"].max() == 16  # another number of documents is looked at, not kept
+    probe(folder, state="best", split="dev")
+    assert len(store.effects()) == 2 * len(stored)
+    verdicts = store.verdicts()
+    assert sorted(zip(verdicts["state"], verdicts["split"], strict=True)) == [("best", "dev"), ("last", "test")]
+    assert set(verdicts["label"]) == {"not_learnt"}
+    assert store.runs()["status"].tolist() == ["done"]
+
+
+def test_a_run_that_is_not_finished_cannot_be_probed(tmp_path: Path) -> None:
+    config = tiny()
+    with pytest.raises(Interrupted):
+        train(config, tmp_path, [SignalAt(5, signal.SIGINT)])
+    with pytest.raises(UserError, match="has no last weights; its status is interrupted"):
+        probe(Store(tmp_path).folder(config.id))
+
+
+def test_the_mechanism_over_training_time(tmp_path: Path) -> None:
+    config = tiny(steps=20, interchange_every=8, interchange_documents=6)
+    recorder = Recorder()
+    whole = train(config, tmp_path / "whole", [recorder])
+    effects, verdicts = Store(tmp_path / "whole").effects(), Store(tmp_path / "whole").verdicts()
+    assert sorted(set(effects["step"])) == [8, 16] == verdicts["step"].tolist()
+    assert set(effects["state"]) == {"training"}
+    assert set(effects["split"]) == {"dev"}
+    assert effects["n"].max() == 6
+    assert recorder.said[0].startswith("interventions took ")
+    plain = train(tiny(steps=20), tmp_path / "plain")
+    a, b = (published(folder) for folder in (plain, whole))
+    assert a["history.parquet"] != b["history.parquet"]  # the run's own id is in every row
+    assert (me.Store(tmp_path / "plain").history().drop(columns="run")).equals(
+        me.Store(tmp_path / "whole").history().drop(columns="run")
+    )  # but looking changes nothing
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "cut", [SignalAt(11, signal.SIGTERM)])
+    assert published(train(config, tmp_path / "cut")) == published(whole)
+    assert len(published(whole)) == 6
+    probe(whole)
+    assert set(Store(tmp_path / "whole").effects()["state"]) == {"training", "last"}
