@@ -36,6 +36,8 @@ def lm_depths(layers: int, convolution: bool = False) -> Depths:
         (2, {"b1_query": 1.0, "c0_next_key": 0.9}, Finding("conv_association", 0)),
         (2, {"b1_key": 1.0, "c1_value": 0.9}, Finding("conv_association", 1)),
         (2, {"b1_key": 1.0, "c0_value": 0.9}, Finding("direct_retrieval", 1)),  # another layer's convolution
+        (2, {"b1_query": 1.0, "c0_value": 0.3, "c0_next_key": 0.3}, Finding("conv_association", 0)),
+        (2, {"b1_query": 1.0, "c0_value": 0.3}, Finding("direct_retrieval", 0)),
         (2, {"b1_value": 1.0, "c0_value": 0.9}, Finding("induction", 1, 0, "value")),
         (2, {"b1_value": 0.5, "b1_query": 0.5}, Finding("mixed")),
         (2, {"b1_value": 0.9, "b1_query": 0.25}, Finding("mixed")),

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from mecheval.errors import UserError
-from mecheval.store import RunFolder, StoreError
+from mecheval.store import RunFolder, Store, StoreError
 from mecheval.store.schema import RUNS
 from store.examples import EFFECT, HISTORY, ID, hold, write_run
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 INTERVAL = (0.025, 0.975)
+WORTH_TELLING = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +147,8 @@ def _report(found: Finding, mean: Floats, drawn: Floats | None, depths: Depths) 
             evidence.append(_sentence(f"At the input of layer {layer}", site, CARRIERS, said_of))
         if found.label != "induction":
             for layer, sites in enumerate(depths.convolutions):
-                for site in sites if found.layer in (None, layer) else ():
-                    inside = f"Inside layer {layer}, after the short convolution ({site})"
-                    evidence.append(_sentence(inside, site, STORES, said_of))
+                if found.layer in (None, layer):
+                    evidence += _inside(layer, sites, said_of, dict(zip(depths.cells, value, strict=False)))
     shares = pd.DataFrame([
         {"site": site, "role": role, "share": value[i], "low": low[i], "high": high[i]}
         for i, (site, role) in enumerate(depths.cells)
@@ -156,9 +156,21 @@ def _report(found: Finding, mean: Floats, drawn: Floats | None, depths: Depths) 
     return Verdict(found, None, shares, tuple(evidence))
 
 
+def _inside(layer: int, sites: Sequence[str], said: dict[Cell, str], share: dict[Cell, float]) -> list[str]:
+    """About the short convolutions of a layer; those that restore nothing share a sentence."""
+    at_most = {site: max(abs(share[site, role]) for role in STORES) for site in sites}
+    telling = [site for site in sites if at_most[site] >= WORTH_TELLING]
+    lines = [_sentence(f"Inside layer {layer}, after {site}", site, STORES, said) for site in telling]
+    silent = [site for site in sites if site not in telling]
+    if silent:
+        most = max(at_most[site] for site in silent)
+        lines.append(f"After {', '.join(silent)} it restores at most {most:.2f} at the value or after it.")
+    return lines
+
+
 def _sentence(opening: str, site: str, roles: Sequence[str], said: dict[Cell, str]) -> str:
     parts = [f"{said[site, role]} at the {words(role)}" for role in roles]
-    return f"{opening}, the clean activation restores {', '.join(parts)} (share of what was lost)."
+    return f"{opening}, the clean activation restores, of what was lost, {', '.join(parts)}."
 
 
 def _number(value: float, low: float, high: float) -> str:

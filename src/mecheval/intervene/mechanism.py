@@ -1,4 +1,4 @@
-"""The rule that turns restored shares into the name of a mechanism. docs/verdict.md has it in words, with examples.
+"""The rule that turns restored shares into the name of a mechanism. docs/interventions.md has it in words, with examples.
 
 The corrupted key makes the answer unlikely. Before the first block, only the clean activation at `key` can bring it
 back; after the last, only the one at `query`. So the share that each role restores at the input of every block between
@@ -107,8 +107,9 @@ def judge(shares: NDArray[np.float64], gap: float, depths: Depths, rule: Rule) -
     if stored:
         return Finding("induction", layer=stored[-1] + 1, stored_by=stored[0], stored_at=carriers[stored[0]])
     layer = carriers.index("query") if "query" in carriers else len(carriers)
-    inside = [share[site, role] for site in depths.convolutions[layer] for role in STORES]
-    if any(each >= rule.carries for each in inside):
+    # A convolution spreads over the tokens that follow: what it brings to the value and after it counts together.
+    inside = [sum(share[site, role] for role in STORES) for site in depths.convolutions[layer]]
+    if any(together >= rule.carries for together in inside):
         return Finding("conv_association", layer=layer)
     return Finding("direct_retrieval", layer=layer)
 
