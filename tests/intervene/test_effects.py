@@ -77,14 +77,13 @@ def test_the_budget_changes_memory_and_no_number(budget_mb: float, monkeypatch: 
 
     def watched(self: me.LM, block: int, h: Tensor, at: Tensor | None = None) -> Tensor:
         nonlocal largest
-        largest = max(largest, h.numel() * 4 * grid_module.WORKSPACE)
+        largest = max(largest, len(h) * grid_module.document_bytes(self, h.shape[1]))
         return resume(self, block, h, at)
 
     monkeypatch.setattr(me.LM, "resume", watched)
     small = interchange(lm, clean, corrupted, budget_mb=budget_mb)
     assert small["restored"].tolist() == pytest.approx(whole["restored"].tolist(), abs=1e-7)
-    one_document = 4 * grid_module.WORKSPACE * 16 * clean.tokens.shape[1]
-    assert largest <= max(budget_mb * 2**20, one_document)
+    assert 0 < largest <= max(budget_mb * 2**20, grid_module.document_bytes(lm, clean.tokens.shape[1]))
 
 
 def test_the_control_is_another_position_of_the_body() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mecheval.errors import UserError
 from mecheval.intervene.edits import Edit, Take
-from mecheval.intervene.grid import WORKSPACE, Likelihoods, read, run_grid
+from mecheval.intervene.grid import Likelihoods, document_bytes, read, run_grid
 from mecheval.intervene.places import place
 from mecheval.intervene.roles import ALL_ROLES, Roles, positions
 from mecheval.model import LM
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 BUDGET_MB = 64
 """Larger stacks are not faster: they leave the cache."""
+SLICE = 64
+"""Documents at once for a module that is not an `LM`."""
 MIN_GAP = 0.01
 """Below this difference of original and corrupted likelihood there is nothing to restore, and no share of it."""
 
@@ -107,10 +109,12 @@ def _slice(
 
 def _document_slices(model: nn.Module, batch: Batch, budget_mb: float) -> list[slice]:
     """As many documents at once as fit into the budget together with the inputs of all blocks."""
-    width = model.d_model if isinstance(model, LM) else 1024
-    layers = model.n_layers if isinstance(model, LM) else 0
-    one = 4 * width * batch.tokens.shape[1] * (WORKSPACE + layers)
-    size = max(1, int(budget_mb * 2**20) // one)
+    length = batch.tokens.shape[1]
+    if isinstance(model, LM):
+        inputs = model.n_layers * length * model.d_model * model.embed.weight.element_size()
+        size = max(1, int(budget_mb * 2**20) // (document_bytes(model, length) + inputs))
+    else:  # its size is not known: few documents at once
+        size = SLICE
     return [slice(first, first + size) for first in range(0, len(batch), size)]
 
 

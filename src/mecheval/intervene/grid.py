@@ -24,8 +24,8 @@ from mecheval.intervene.roles import NOWHERE
 from mecheval.model import LM
 from mecheval.types import Batch
 
-WORKSPACE = 64
-"""Numbers of one token, in units of the width, that a block has in memory at once; measured generously."""
+WIDTHS, LENGTHS = 64, 8
+"""What a block has in memory at once for one token, generously: so many times the width, and the length (attention)."""
 
 AFTER_MIXING = ("mixer.output", "mlp.input", "mlp.output", "output")
 """Sites of a block after which nothing moves between positions any more."""
@@ -48,6 +48,11 @@ class Likelihoods:
 
     base: Tensor  # (n,) without intervention
     edited: Tensor  # (sites, roles, n); NaN where a document does not have the role
+
+
+def document_bytes(lm: LM, length: int) -> int:
+    """Memory that a block needs for one document."""
+    return lm.embed.weight.element_size() * length * (WIDTHS * lm.d_model + LENGTHS * length)
 
 
 def answer_likelihood(logits: Tensor, answers: Tensor) -> Tensor:
@@ -141,7 +146,7 @@ def _stacked(lm: LM, base: Batch, edits: Edits, sites: Sequence[str], where: Pos
                 continue  # exactly as without the edit
             job = Job(f"blocks.{block}.{inner}", places.clamp(min=0), new.to(values[asked][role]), [])
             jobs.setdefault((block, inner, role), job).rows.append((s, r))
-    stack = max(1, budget // (4 * WORKSPACE * lm.d_model * n * length))
+    stack = max(1, budget // (n * document_bytes(lm, length)))
     for block in range(lm.n_layers):
         for at_input in (True, False):
             todo = [job for (b, inner, _), job in jobs.items() if b == block and (inner == "input") == at_input]
