@@ -109,7 +109,7 @@ def query(
     limit: Annotated[int, typer.Option(help="Rows to show in a table.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the store in SQL, e.g. "select mixer, max(dev_accuracy) from runs group by mixer"."""
+    """Ask the store in SQL: "select mixer, max(dev_accuracy) from runs group by mixer"."""
     from mecheval.show_store import frame_table
     from mecheval.store import Store
 
