@@ -59,22 +59,24 @@ def test_killed_at_twenty_random_moments_a_run_ends_as_if_it_never_was(tmp_path:
     assert history["step"].tolist() == [*range(7, 400, 7), 400]
 
 
-def dying_at_a_write(patch: pytest.MonkeyPatch, config: RunConfig, store: Path, number: int) -> None:
-    """Train, and die in one of the first five writes: before, or after, the new file takes the old one's place."""
-    replace, left, late = Path.replace, number // 2 % 5, number % 2
+def counting_writes(patch: pytest.MonkeyPatch, config: RunConfig, store: Path, die_at: int, late: bool) -> int:
+    """Train, and die in write number `die_at`, before or after the file is in its place; else, count the writes."""
+    replace, writes = Path.replace, 0
 
     def dying(self: Path, target: Any) -> Path:
-        nonlocal left
-        if left == 0 and not late:
+        nonlocal writes
+        if writes == die_at and not late:
             kill_self()
         moved = replace(self, target)
-        if left == 0:
+        if writes == die_at:
             kill_self()
-        left -= 1
+        writes += 1
         return moved
 
-    patch.setattr(Path, "replace", dying)
-    train(config, store, checkpoint_seconds=0.0)
+    with patch.context() as inside:
+        inside.setattr(Path, "replace", dying)
+        train(config, store, checkpoint_seconds=0.0)
+    return writes
 
 
 @pytest.mark.parametrize("mixer", ["attention", "noisy"])
@@ -82,18 +84,19 @@ def test_killed_in_every_single_write_a_run_ends_as_if_it_never_was(
     mixer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MIXERS._classes, "noisy", Noisy)
-    config = tiny("ar", mixer, steps=9, every=4, **{"data.shuffle": True})
-    whole = train(config, tmp_path / "whole")
-    kills = 0
-    while kills < 60:
-        code = outcome(in_child(lambda: dying_at_a_write(monkeypatch, config, tmp_path / "killed", kills)))  # noqa: B023
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        kills += 1
-    assert outcome(in_child(lambda: train(config, tmp_path / "killed"))) == 0
-    assert kills > 40
-    assert published(me.Store(tmp_path / "killed").folder(config.id)) == published(whole)
+    config = tiny("ar", mixer, steps=4, every=2, **{"data.shuffle": True})
+    writes = counting_writes(monkeypatch, config, tmp_path / "whole", die_at=-1, late=False)
+    whole = published(me.Store(tmp_path / "whole").folder(config.id))
+    assert writes == 3 + 4 * 3 + 5  # to begin; a checkpoint and a status a step; weights, tables and status at the end
+    for die_at in range(writes):
+        for late in (False, True):
+            store = tmp_path / f"{die_at}-{late}"
+            died = outcome(in_child(lambda: counting_writes(monkeypatch, config, store, die_at, late)))  # noqa: B023
+            assert died == -signal.SIGKILL
+            folder = train(config, store)
+            assert published(folder) == whole
+            assert left_over(folder) == []
+            assert not folder.checkpoints.exists()
 
 
 def test_torchs_own_random_numbers_are_left_as_they_were(tmp_path: Path) -> None:

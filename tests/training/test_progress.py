@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mecheval.training.progress import Bar, Lines, duration, numbers, progress, quiet
+from mecheval.training.progress import Bar, Lines, duration, numbers, progress
 from mecheval.training.watch import Start, Watcher, Watchers
 
 START = Start("0123456789ab", "ar · mamba · d 64 · lr 0.003 · seed 0", {}, step=0, steps=50016, parameters=148736)
@@ -202,15 +202,6 @@ def test_a_dumb_terminal_gets_lines() -> None:
 
     assert isinstance(display("dumb"), Lines)
     assert isinstance(display("xterm"), Bar)
-
-
-def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    quiet.begin(START)
-    quiet.step(1, 1.0)
-    quiet.row(row(1))
-    quiet.say("hello")
-    quiet.end("done", SCORES)
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mecheval.cli.app import AsJson, app, aside, console, print_json
-from mecheval.cli.runs import STORE, Run, StorePath
+from mecheval.cli.runs import Run, StorePath
 from mecheval.errors import UnknownName, UserError
+from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
     from mecheval.store import RunFolder
@@ -30,7 +31,7 @@ def intervene(
         str, typer.Option(help="What to show: blocks (their parts and short convolutions) or all.")
     ] = "blocks",
     save: Annotated[Path | None, typer.Option(help="Draw the map into this file: .png, .svg or .json.")] = None,
-    store: StorePath = Path(STORE),
+    store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:
     """Put clean activations into corrupted runs, at every site and role, and say what mechanism that shows."""
@@ -82,7 +83,7 @@ def explain(
     site: Annotated[list[str] | None, typer.Option(help="A site, see `mecheval list sites`; may be repeated.")] = None,
     roles: Annotated[str, typer.Option(help="Roles, with commas between.")] = "key,value,next_key,query",
     top: Annotated[int, typer.Option(help="How many answers to show.")] = 3,
-    store: StorePath = Path(STORE),
+    store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:
     """Show one document, what a run answers, and what it answers with one clean activation put back."""
@@ -123,8 +124,4 @@ def explain(
 
 def _scores(folder: RunFolder, state: str, split: str) -> dict[str, Any] | None:
     """How well a state of a run answers; None where that was not measured."""
-    from mecheval.store import TABLES
-    from mecheval.store.tables import read_parquet
-
-    rows = read_parquet(folder.table("evaluations"), TABLES["evaluations"])
-    return next((row for row in rows if (row["state"], row["split"]) == (state, split)), None)
+    return next((row for row in folder.read("evaluations") if (row["state"], row["split"]) == (state, split)), None)

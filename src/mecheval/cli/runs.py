@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -12,12 +11,12 @@ import typer
 
 from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, given_options, print_json
 from mecheval.errors import UnknownName
+from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # they need torch, which is slow to import
     from mecheval.config import RunConfig
     from mecheval.store import Store
 
-STORE = os.environ.get("MECHEVAL_STORE") or "mecheval-store"
 StorePath = Annotated[Path, typer.Option("--store", help="Folder of runs (or set MECHEVAL_STORE).")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or as much of it as is unique.")]
 
@@ -30,7 +29,7 @@ def train(
     preset: Annotated[str | None, typer.Option(help="paper (default) or laptop.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file; options below go over it.")] = None,
     assignments: Set = None,
-    store: StorePath = Path(STORE),
+    store: StorePath = Path(DEFAULT_STORE),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show config, size and time, and train nothing.")] = False,
     track: Annotated[list[str] | None, typer.Option(help="tensorboard, wandb or wandb-offline.")] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 30.0,
@@ -81,7 +80,7 @@ def _show_plan(config: RunConfig, store: Store, as_json: bool) -> None:
 
 @app.command()
 def runs(
-    store: StorePath = Path(STORE),
+    store: StorePath = Path(DEFAULT_STORE),
     status: Annotated[str | None, typer.Option(help="Only runs with this status.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -103,8 +102,10 @@ def runs(
 
 @app.command()
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="Over the tables runs, history, evaluations, effects.")],
-    store: StorePath = Path(STORE),
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help="Over runs, history, evaluations, effects, verdicts.")
+    ],
+    store: StorePath = Path(DEFAULT_STORE),
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     limit: Annotated[int, typer.Option(help="Rows to show in a table.")] = 100,
     as_json: AsJson = False,
@@ -127,7 +128,7 @@ def export(
     run: Run,
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<task>-<mixer>-<run>.")] = None,
     state: Annotated[str, typer.Option(help="last or best (on dev).")] = "last",
-    store: StorePath = Path(STORE),
+    store: StorePath = Path(DEFAULT_STORE),
 ) -> None:
     """Write a trained model as weights, config and model card; `me.load_lm` reads it without any other file."""
     from mecheval.store import Store

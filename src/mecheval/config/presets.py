@@ -18,7 +18,7 @@ LAPTOP: Nested = {
     "optimiser": {"lr": 1e-3},
     "evaluate": {"every": 50, "stop_at": 0.99},
 }
-"""A run of a minute or less on one core. Width and batch size are what make attention find induction that soon."""
+"""A run of a minute or two on one core. Width and batch size are what make attention find induction that soon."""
 
 PRESETS: dict[str, dict[str, Nested]] = {
     "paper": {

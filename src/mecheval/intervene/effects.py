@@ -99,12 +99,12 @@ def _slice(
     model: nn.Module, clean: Batch, corrupted: Batch, sites: Sequence[str], where: dict[str, Tensor], budget_mb: float
 ) -> tuple[Tensor, Likelihoods]:
     with torch.no_grad():
-        source = read(model, clean, sites, where)
+        original, values = read(model, clean, sites, where)[:2]  # its inputs of blocks are not needed
 
     def edits(site: str, role: str) -> Edit:
-        return Take(source.values[site][role])
+        return Take(values[site][role])
 
-    return source.likelihood, run_grid(model, corrupted, edits, sites, where, int(budget_mb * 2**20))
+    return original, run_grid(model, corrupted, edits, sites, where, int(budget_mb * 2**20))
 
 
 def _document_slices(model: nn.Module, batch: Batch, budget_mb: float) -> list[slice]:

@@ -2,6 +2,6 @@
 
 from mecheval.store.folder import RunFolder, StoreError, writing
 from mecheval.store.schema import TABLES, Column, Table
-from mecheval.store.store import Store
+from mecheval.store.store import DEFAULT_STORE, Store
 
-__all__ = ["TABLES", "Column", "RunFolder", "Store", "StoreError", "Table", "writing"]
+__all__ = ["DEFAULT_STORE", "TABLES", "Column", "RunFolder", "Store", "StoreError", "Table", "writing"]

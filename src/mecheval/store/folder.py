@@ -145,23 +145,20 @@ class RunFolder:
         with writing(path):
             write_parquet(path, TABLES[table_name], [{**row, "run": self.id} for row in rows])
 
+    def read(self, table_name: str) -> list[dict[str, Any]]:
+        """The rows of one of the run's tables; none where it was not written."""
+        path = self.table(table_name)
+        return read_parquet(path, TABLES[table_name]) if path.exists() else []
+
     def replace(self, table_name: str, rows: Sequence[Mapping[str, Any]], same: Sequence[str]) -> None:
         """Write `rows` into one of the run's tables in place of those that agree with one of them in columns `same`."""
-        path = self.table(table_name)
         new = {tuple(row[name] for name in same) for row in rows}
-        old = read_parquet(path, TABLES[table_name]) if path.exists() else []
-        self.write(table_name, [*(row for row in old if tuple(row[name] for name in same) not in new), *rows])
+        old = [row for row in self.read(table_name) if tuple(row[name] for name in same) not in new]
+        self.write(table_name, [*old, *rows])
 
     def write_config(self, text: str) -> None:
         """Write config.yaml, from which the run can be trained again."""
         self._write(self._config, text)
-
-    def config_text(self) -> str:
-        """What config.yaml says."""
-        try:
-            return self._config.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            self._unreadable(self._config, error)
 
     def write_environment(self) -> None:
         """Write environment.json: what the run is trained with; after a continuation, the latest."""

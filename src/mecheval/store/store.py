@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # both are slow to import; only those who read a table wait f
     import pandas as pd  # type: ignore[import-untyped]
     from duckdb import DuckDBPyConnection
 
+DEFAULT_STORE = os.environ.get("MECHEVAL_STORE") or "mecheval-store"
 ID = re.compile(r"[0-9a-f]{12}")
 FEW = 5
 TRIES = 5

@@ -1,8 +1,8 @@
 """Training: from a config to a whole run in the store."""
 
-from mecheval.training.loop import DEFAULT_STORE, Interrupted, train
+from mecheval.training.loop import Interrupted, train
 from mecheval.training.progress import progress
 from mecheval.training.trackers import tracker
 from mecheval.training.weights import load_lm
 
-__all__ = ["DEFAULT_STORE", "Interrupted", "load_lm", "progress", "tracker", "train"]
+__all__ = ["Interrupted", "load_lm", "progress", "tracker", "train"]

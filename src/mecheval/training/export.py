@@ -6,10 +6,9 @@ import shutil
 from pathlib import Path
 
 from mecheval.config import RunConfig
-from mecheval.config.plain import dump_yaml
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
-from mecheval.store import RunFolder, Store, writing
+from mecheval.store import RunFolder, writing
 from mecheval.training.probe import weights_of
 
 
@@ -31,22 +30,17 @@ def export(folder: RunFolder, to: str | Path | None = None, state: str = "last")
 def card(folder: RunFolder, config: RunConfig, state: str) -> str:
     """The model card: what it is, how well it does, how it was trained, how to load it."""
     found = folder.status()
-    store = Store(folder.path.parent.parent)
-    frame = store.query(
-        f"select split, likelihood, accuracy, loss, n, step from evaluations where run = '{folder.id}' "
-        f"and state = '{state}' order by split"
-    )
+    measured = [row for row in folder.read("evaluations") if row["state"] == state]
     rows = [
-        f"| {row.split} | {row.likelihood:.4f} | {row.accuracy:.4f} | {row.loss:.4f} | {row.n} |"
-        for row in frame.itertuples()
+        f"| {row['split']} | {row['likelihood']:.4f} | {row['accuracy']:.4f} | {row['loss']:.4f} | {row['n']} |"
+        for row in measured
     ]
     scores = "\n".join(["| split | likelihood | accuracy | loss | answers |", "|---|---|---|---|---|", *rows])
-    step = int(frame["step"].iloc[0]) if len(frame) else found["step"]
     return f"""# {config.mixer.name} on {config.task.name}
 
 A language model of {found["parameters"]:,} parameters ({config.model.n_layers} layers, width {config.model.d_model})
 with the sequence mixer `{config.mixer.name}`, trained by mecheval on the task `{config.task.name}`. Run {folder.id},
-{state} state, step {step:,} of {config.data.steps:,}; status: {found["status"]}.
+{state} state, step {measured[0]["step"]:,} of {config.data.steps:,}; status: {found["status"]}.
 
 {scores}
 
@@ -61,5 +55,5 @@ lm = me.load_lm(".")  # this folder; no other file is needed
 ## Config
 
 ```yaml
-{dump_yaml(config.to_dict())}```
+{config.to_yaml()}```
 """

@@ -13,7 +13,7 @@ import torch
 
 from mecheval.config import RunConfig
 from mecheval.intervene import interchange, verdict
-from mecheval.store import RunFolder, Store, StoreError
+from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
@@ -24,8 +24,6 @@ from mecheval.training.signals import Request, stop_requests
 from mecheval.training.state import Training
 from mecheval.training.watch import Start, Watcher, Watchers
 from mecheval.training.weights import save_weights
-
-DEFAULT_STORE = "mecheval-store"
 
 SHOWN = ("dev_likelihood", "dev_accuracy", "test_likelihood", "test_accuracy")
 """Scores that watchers are told at the end."""
@@ -52,6 +50,7 @@ def train(
     store = store if isinstance(store, Store) else Store(store)
     folder = store.folder(config.id)
     if folder.status()["status"] in WHOLE:
+        _remove_checkpoints(folder)  # a process that was killed at the very end may have left them
         return folder
     task = config.build_task()
     with alone(config.machine.threads):
@@ -168,6 +167,10 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
         **_columns("dev", scores.get(("last", "dev"))), **_columns("test", scores.get(("last", "test"))),
         best_step=state.best and state.best.step, **_columns("best_dev", scores.get(("best", "dev"))),
     )  # fmt: skip
+    _remove_checkpoints(folder)
+
+
+def _remove_checkpoints(folder: RunFolder) -> None:
     shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
-from mecheval.intervene import ALL_ROLES, Rule, Verdict, interchange, verdict
-from mecheval.intervene.effects import BUDGET_MB
+from mecheval.intervene import Verdict, interchange, verdict
 from mecheval.model import LM
 from mecheval.store import RunFolder
 from mecheval.store.schema import WHOLE
@@ -53,12 +51,13 @@ def weights_of(folder: RunFolder, state: str) -> Path:
     """The weights file of a state, or an error that says which states the run has."""
     if state not in STATES:
         raise UnknownName("state", state, STATES)
-    path = folder.weights / f"{state}.safetensors"
-    if not path.exists():
-        there = [name for name in STATES if (folder.weights / f"{name}.safetensors").exists()]
-        hint = f"it has: {', '.join(there)}" if there else f"its status is {folder.status()['status']}"
+    status = folder.status()["status"]
+    files = {name: folder.weights / f"{name}.safetensors" for name in STATES}
+    there = [name for name, path in files.items() if status in WHOLE and path.exists()]
+    if state not in there:
+        hint = f"it has: {', '.join(there)}" if there else f"its status is {status}"
         raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
-    return path
+    return files[state]
 
 
 def documents(task: Task, config: RunConfig, split: str, n: int | None = None) -> tuple[Batch, Batch]:
@@ -67,10 +66,7 @@ def documents(task: Task, config: RunConfig, split: str, n: int | None = None) -
     return clean, task.corrupt(clean, config.evaluate.seed)
 
 
-def probe(
-    folder: RunFolder, state: str = "last", split: str = "test", n: int | None = None,
-    roles: Sequence[str] = ALL_ROLES, rule: Rule = Rule(), budget_mb: float = BUDGET_MB,  # noqa: B008
-) -> Probe:  # fmt: skip
+def probe(folder: RunFolder, state: str = "last", split: str = "test", n: int | None = None) -> Probe:
     """Intervene on a finished run at all sites and roles.
 
     The effects and the verdict are stored with the run, unless they are from another number of documents (`n`) than
@@ -79,9 +75,9 @@ def probe(
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         clean, corrupted = documents(trained.task, trained.config, split, n)
-        effects = interchange(trained.lm, clean, corrupted, roles=roles, budget_mb=budget_mb)
-    found = verdict(effects, rule)
-    if n is None and folder.status()["status"] in WHOLE:
+        effects = interchange(trained.lm, clean, corrupted)
+    found = verdict(effects)
+    if n is None:
         with folder.exclusive():
             place = state, trained.step, split
             folder.replace("effects", effect_rows(effects, *place), PLACE)

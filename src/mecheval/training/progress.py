@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mecheval.training.watch import Quiet, Start, Watcher
+from mecheval.training.watch import Start, Watcher
 
 REFRESH = 1 / 8
 """Seconds between two looks of the bar: drawing takes about a millisecond, so this is below 1 % of the time."""
@@ -21,8 +21,6 @@ RECENT = 10.0
 SMOOTH = 0.98
 """What the shown loss keeps of its past at every step."""
 COLOURS = {"done": "green", "interrupted": "yellow", "diverged": "red", "failed": "red"}
-
-quiet: Watcher = Quiet()
 
 
 def progress(console: Console, seconds: float = 5.0, clock: Callable[[], float] = time.monotonic) -> Watcher:
