@@ -102,9 +102,7 @@ def runs(
 
 @app.command()
 def query(
-    sql: Annotated[
-        str, typer.Argument(metavar="SQL", help="Over runs, history, evaluations, effects, verdicts.")
-    ],
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="Over runs, history, evaluations, effects, verdicts.")],
     store: StorePath = Path(DEFAULT_STORE),
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     limit: Annotated[int, typer.Option(help="Rows to show in a table.")] = 100,
