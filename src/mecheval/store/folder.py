@@ -26,6 +26,10 @@ class StoreError(UserError):
     """A file of the store cannot be written or read."""
 
 
+class RunHeld(UserError):
+    """Another process is writing to this run."""
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Tell a full disk or a missing permission while writing `path` as one line.
@@ -179,7 +183,7 @@ class RunFolder:
             who = f"process {holder['process']} on host {holder['host']} (since {holder['since']} UTC)"
         except (ValueError, TypeError, KeyError):  # the holder has not written itself down yet
             who = "another process"
-        raise UserError(f"run {self.id} is being trained by {who}.")
+        raise RunHeld(f"run {self.id} is being trained by {who}.")
 
     def _read_status(self) -> dict[str, Any]:
         """The row as it was written."""

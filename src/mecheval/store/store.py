@@ -116,7 +116,7 @@ class Store:
         import duckdb
 
         for _ in range(TRIES):
-            rows = self._rows()
+            rows = self.rows()
             whole = [self.folder(row["run"]) for row in rows if row["status"] in WHOLE]
             try:
                 for table in tables:
@@ -132,7 +132,7 @@ class Store:
         damaged = next((file for file in files if not is_readable(file)), self.path)
         raise StoreError(f"cannot read {damaged}: {problem} To train a run anew, remove its folder.")
 
-    def _rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """Rows of table runs; a run that cannot be read is listed as failed, so that it does not hide the others."""
         rows = []
         for run in self.ids():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,10 +42,12 @@ def train(
     store: Store | str | Path = DEFAULT_STORE,
     watchers: Sequence[Watcher] = (),
     checkpoint_seconds: float = 30.0,
+    saved: Callable[[], None] | None = None,
 ) -> RunFolder:
     """Train `config` into `store`, or go on where it stopped; a run that is finished is left as it is.
 
-    The numbers depend on the config alone: not on interruptions, nor on when checkpoints are written.
+    The numbers depend on the config alone: not on interruptions, nor on when checkpoints are written. `saved` is called
+    whenever one has been.
     """
     store = store if isinstance(store, Store) else Store(store)
     folder = store.folder(config.id)
@@ -61,7 +63,7 @@ def train(
                 _begin(folder, state, watcher)
                 with _ending(folder, state, watcher):
                     data, dev = TrainingData(config, task), evaluation_set(config, task, "dev")
-                    status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request)
+                    status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request, saved)
                     _finish(folder, state, status, {"dev": dev, "test": evaluation_set(config, task, "test")})
                     if state.probing:
                         share = 100 * state.probing / state.seconds
@@ -92,7 +94,7 @@ def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
 
 def _steps(
     folder: RunFolder, state: Training, data: TrainingData, dev: list[Questions], watcher: Watcher, pause: float,
-    request: Request,
+    request: Request, after_saving: Callable[[], None] | None,
 ) -> str:  # fmt: skip
     """Step until the end, an early stop, or a loss that is not finite; `done` or `diverged`."""
     config = state.config
@@ -116,6 +118,8 @@ def _steps(
         if request or now - saved >= pause:
             write_checkpoint(folder.checkpoints, config.id, state.checkpoint())
             folder.set_status(step=state.step, seconds=state.seconds)
+            if after_saving is not None:
+                after_saving()
             saved = time.monotonic()
         if request.signal is not None:
             raise Interrupted(folder, state.step, request.signal)

@@ -1,0 +1,148 @@
+"""One job of a sweep: a run to train and to intervene on; and what is heard of it while it is worked on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from mecheval.config import RunConfig
+from mecheval.store import RunFolder, RunHeld, Store
+from mecheval.training import Interrupted, train
+from mecheval.training.probe import STATES, probe
+from mecheval.training.watch import Quiet, Start
+
+HELD_SECONDS = 60.0
+"""How long to wait for a run that another process holds: one whose parent died is still saving it."""
+TELL_SECONDS = 0.5
+"""Between two reports of a run's step."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, and the splits on which it is intervened on once it is trained."""
+
+    config: RunConfig
+    splits: tuple[str, ...] = ("test",)
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self.config.id
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for another process."""
+        return {"config": self.config.to_dict(), "splits": list(self.splits)}
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Job:
+        """The job that `to_dict` described."""
+        return cls(RunConfig.read(given["config"]), tuple(given["splits"]))
+
+
+class Event(NamedTuple):
+    """Something that happened to a run; `end` comes once for every job unless the sweep is stopped."""
+
+    run: str
+    kind: Literal["begin", "step", "say", "end"]
+    step: int = 0
+    accuracy: float | None = None  # on dev, the latest
+    status: str = ""  # at the end: done, diverged or failed; from a worker that was told to stop: interrupted
+    message: str = ""  # what is said; at the end, why it failed
+
+
+Tell = Callable[[Event], None]
+
+
+class Engine(Protocol):
+    """Something that works on jobs, several at once."""
+
+    workers: int  # jobs worked on at the same time
+
+    def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
+        """Work on all jobs; `tell` is called in this process, one event at a time.
+
+        A job whose worker dies is begun again and goes on from its checkpoint, a few times at most. Returns when every
+        job has ended. A signal (Ctrl-C, SIGTERM) has the workers save and stop, and raises `Stopped`.
+        """
+
+
+class Stopped(Exception):
+    """A signal stopped the sweep; what was done is saved, and the same sweep goes on from there."""
+
+    def __init__(self, signal: int) -> None:
+        self.signal = signal
+        super().__init__(f"stopped by signal {signal}")
+
+
+def work(
+    job: Job, store: str, tell: Tell, saved: Callable[[], None] | None = None, checkpoint_seconds: float = 30.0
+) -> str:
+    """Train a job's run and intervene on it, or do what is missing of that; its status, after telling its end.
+
+    `saved` is called whenever a checkpoint has been written. What goes wrong is told, not raised.
+    """
+    folder = Store(store).folder(job.run)
+    watcher = _Teller(job.run, tell)
+    try:
+        _patiently(lambda: train(job.config, store, [watcher], checkpoint_seconds, saved))
+        for split in missing(job, folder):
+            _patiently(lambda split=split: probe(folder, split=split))  # type: ignore[misc]
+        status, message = str(folder.status()["status"]), ""
+    except Interrupted:
+        status, message = "interrupted", ""
+    except Exception as error:  # one run's failure is no reason to stop the others
+        status, message = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
+    tell(Event(job.run, "end", watcher.at, watcher.accuracy, status, message))
+    return status
+
+
+def missing(job: Job, folder: RunFolder) -> list[str]:
+    """The splits of a trained run that have no verdict yet; a run that diverged has no last state to intervene on."""
+    if folder.status()["status"] != "done":
+        return []
+    state = STATES[0]
+    judged = {row["split"] for row in folder.read("verdicts") if row["state"] == state}
+    return [split for split in job.splits if split not in judged]
+
+
+def _patiently(act: Callable[[], object]) -> None:
+    """Do something to a run; while another process holds it, wait."""
+    until = time.monotonic() + HELD_SECONDS
+    while True:
+        try:
+            act()
+            return
+        except RunHeld:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.5)
+
+
+class _Teller(Quiet):
+    """Turns what a run's watcher hears into events, few enough to send elsewhere."""
+
+    def __init__(self, run: str, tell: Tell) -> None:
+        self.run, self.tell = run, tell
+        self.at, self.accuracy, self._next = 0, None, 0.0
+
+    at: int
+    accuracy: float | None
+
+    def begin(self, start: Start) -> None:
+        self.at = start.step
+        self.tell(Event(self.run, "begin", self.at))
+
+    def step(self, step: int, loss: float) -> None:
+        self.at = step
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + TELL_SECONDS
+            self.tell(Event(self.run, "step", step, self.accuracy))
+
+    def row(self, row: Mapping[str, float]) -> None:
+        self.accuracy = row["dev_accuracy"]
+
+    def say(self, message: str) -> None:
+        self.tell(Event(self.run, "say", self.at, self.accuracy, message=message))

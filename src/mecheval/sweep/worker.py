@@ -1,0 +1,53 @@
+"""A worker process: jobs come in as lines of JSON, events go out as lines of JSON.
+
+It ends when its input does. If that happens while it works on a run, its parent has died: the run is saved and given
+up, so that whoever comes next can go on with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+from mecheval.sweep.job import Event, Job, work
+
+
+def main(store: str, checkpoint_seconds: float) -> None:
+    """Work until there is nothing more to come."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a mixer prints must not be taken for an event
+
+    def tell(event: Event) -> None:
+        out.write(json.dumps(event._asdict()) + "\n")
+
+    for job in _jobs():
+        if work(job, store, tell, checkpoint_seconds=checkpoint_seconds) == "interrupted":
+            return
+
+
+def _jobs() -> Iterator[Job]:
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    received = finished = 0
+
+    def listen() -> None:
+        nonlocal received
+        for line in sys.stdin:
+            received += 1
+            lines.put(line)
+        lines.put(None)
+        if received > finished:  # else it is the usual end
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (line := lines.get()) is not None:
+        yield Job.read(json.loads(line))
+        finished += 1
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

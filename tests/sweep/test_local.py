@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mecheval.store import Store
+from mecheval.sweep import Event, Job, LocalEngine, Stopped, sweep
+from mecheval.sweep.local import cores
+from sweep.jobs import Heard, Here, bytes_of, small_jobs
+
+LONG = {"steps": 400}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What four runs publish, worked on in this process without any interruption."""
+    store = Store(tmp_path_factory.mktemp("expected"))
+    jobs = small_jobs(4, **LONG)
+    sweep(jobs, store, Here(), Heard())
+    return bytes_of(store, jobs)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_workers_publish_the_same_bytes_as_one_process(tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:
+    jobs, heard = small_jobs(4, **LONG), Heard()
+    swept = sweep(jobs, Store(tmp_path), LocalEngine(workers=2), heard)
+    assert swept.failures == ()
+    assert bytes_of(tmp_path, jobs) == expected
+    assert sorted(event.run for event in heard.of("end")) == sorted(job.run for job in jobs)
+    assert {event.status for event in heard.of("end")} == {"done"}
+
+
+def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:
+    jobs, heard = small_jobs(4, **LONG), Heard()
+    killed: list[int] = []
+
+    class Killer(Heard):
+        def event(self, event: Event) -> None:
+            heard.event(event)
+            if event.kind == "step" and event.step > 20 and not killed:
+                killed.extend(children(os.getpid())[:1])
+                os.kill(killed[0], signal.SIGKILL)
+
+    swept = sweep(jobs, Store(tmp_path), LocalEngine(workers=1, checkpoint_seconds=0.01), Killer())
+    assert killed
+    assert swept.failures == ()
+    assert any("killed by SIGKILL" in event.message for event in heard.of("say"))
+    assert max(event.step for event in heard.of("begin")) > 0, "it went on from a checkpoint"
+    assert bytes_of(tmp_path, jobs) == expected
+
+
+def test_a_run_that_always_kills_its_worker_fails_and_the_others_do_not(tmp_path: Path) -> None:
+    jobs, heard = small_jobs(2), Heard()
+
+    class Killer(Heard):
+        def event(self, event: Event) -> None:
+            heard.event(event)
+            if event.kind == "begin" and event.run == jobs[0].run:
+                os.kill(children(os.getpid())[0], signal.SIGKILL)
+
+    swept = sweep(jobs, Store(tmp_path), LocalEngine(workers=1, tries=2), Killer())
+    assert [failure.run for failure in swept.failures] == [jobs[0].run]
+    assert "killed by SIGKILL, 2 times" in swept.failures[0].message
+    assert Store(tmp_path).folder(jobs[1].run).status()["status"] == "done"
+
+
+def test_a_signal_saves_and_stops_and_the_same_sweep_goes_on(
+    tmp_path: Path, expected: dict[str, dict[str, bytes]]
+) -> None:
+    jobs, store = small_jobs(4, **LONG), Store(tmp_path)
+
+    class Interrupter(Heard):
+        def event(self, event: Event) -> None:
+            super().event(event)
+            if event.kind == "step" and event.step > 20:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Stopped) as stopped:
+        sweep(jobs, store, LocalEngine(workers=2), Interrupter())
+    assert stopped.value.signal == signal.SIGINT
+    assert children(os.getpid()) == []
+    begun = [store.folder(job.run).status() for job in jobs if store.folder(job.run).exists()]
+    assert {row["status"] for row in begun} == {"interrupted"}
+    assert all(row["step"] > 0 for row in begun), "saved where they were, though no checkpoint was due"
+    heard = Heard()
+    assert sweep(jobs, store, LocalEngine(workers=2), heard).failures == ()
+    assert max(event.step for event in heard.of("begin")) > 0
+    assert bytes_of(store, jobs) == expected
+
+
+SCRIPT = """
+    import json, sys
+    from mecheval.store import Store
+    from mecheval.sweep import Job, LocalEngine, sweep
+    from mecheval.sweep.sweeping import SweepWatcher
+
+    class Printer:
+        def begin(self, *_): pass
+        def event(self, event): print(event.kind, event.step, flush=True)
+        def end(self): pass
+
+    jobs = [Job.read(job) for job in json.load(open(sys.argv[1]))]
+    sweep(jobs, Store(sys.argv[2]), LocalEngine(workers=2), Printer())
+"""
+
+
+def test_when_the_parent_is_killed_its_workers_save_and_end(
+    tmp_path: Path, expected: dict[str, dict[str, bytes]]
+) -> None:
+    jobs, store = small_jobs(4, **LONG), Store(tmp_path / "store")
+    (tmp_path / "jobs.json").write_text(json.dumps([job.to_dict() for job in jobs]))
+    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
+    words = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "jobs.json"), str(store.path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert any(line.startswith("step") for line in parent.stdout)
+        workers = children(parent.pid)
+        parent.kill()
+    assert len(workers) == 2
+    until(lambda: not any(_alive(pid) for pid in workers))
+    assert any(store.folder(job.run).status()["step"] for job in jobs), "something was saved"
+    assert sweep(jobs, store, LocalEngine(workers=2), Heard()).failures == ()
+    assert bytes_of(store, jobs) == expected
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+PRINTS = """
+    import sys, threading, time
+
+    def chatter():
+        while True:
+            print("hello from a mixer", flush=True)
+            time.sleep(0.01)
+
+    if "worker" in " ".join(sys.orig_argv):
+        print('{"hello": "before anything"}', flush=True)
+        threading.Thread(target=chatter, daemon=True).start()
+"""
+
+
+def test_what_a_mixer_prints_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    jobs = small_jobs(1)
+    assert sweep(jobs, Store(tmp_path / "store"), LocalEngine(workers=1), Heard()).failures == ()
+    assert Store(tmp_path / "store").folder(jobs[0].run).status()["status"] == "done"
+
+
+def test_runs_of_two_threads_have_half_the_workers(tmp_path: Path) -> None:
+    jobs = [Job(job.config) for job in small_jobs(2, threads=2)]
+    seen: set[int] = set()
+
+    class Counter(Heard):
+        def event(self, event: Event) -> None:
+            seen.add(len(children(os.getpid())))
+
+    sweep(jobs, Store(tmp_path), LocalEngine(workers=2), Counter())
+    assert max(seen) == 1
+
+
+def test_engines_listen_to_signals_only_while_they_work() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    LocalEngine(workers=1).run([], "nowhere", lambda event: None)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_there_is_at_least_one_core() -> None:
+    assert 1 <= cores() <= (os.cpu_count() or 1)
