@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
 from mecheval.errors import UserError
+from mecheval.figures.bars import accuracy
 from mecheval.figures.heatmap import heatmap
+from mecheval.figures.layers import depth
+from mecheval.figures.learning import curves
+from mecheval.figures.matrix import panels
+from mecheval.figures.scatter import holdout
 from mecheval.files import write_atomic
 
 if TYPE_CHECKING:  # slow to import
     from altair.typing import ChartType
 
-__all__ = ["check_suffix", "heatmap", "save"]
+__all__ = ["accuracy", "check_suffix", "curves", "depth", "heatmap", "holdout", "panels", "save"]
 
 SUFFIXES = (".json", ".png", ".svg")
 SCALE = 2
@@ -38,8 +43,9 @@ def save(chart: ChartType, path: str | Path) -> None:
     elif suffix == ".svg":
         drawn = StringIO()
         chart.save(drawn, format="svg")
-        said = quoteattr(chart.to_dict().get("description", ""))  # which Vega leaves to the page around the picture
-        content = drawn.getvalue().replace("<svg ", f"<svg aria-label={said} ", 1)
+        said = chart.description if isinstance(chart.description, str) else ""
+        labelled = f"<svg aria-label={quoteattr(said)} "  # which Vega leaves to the page around the picture
+        content = drawn.getvalue().replace("<svg ", labelled, 1)
     else:
         pixels = BytesIO()
         chart.save(pixels, format="png", scale_factor=SCALE)

@@ -8,18 +8,13 @@ import re
 from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
+from mecheval.figures.style import MISSING, RAMP, WHITE_FROM, fill, ink
 
 if TYPE_CHECKING:  # both are slow to import
     import altair as alt
     import pandas as pd  # type: ignore[import-untyped]
 
-RAMP = (
-    "#eff6fe", "#cbe2fc", "#a6cdfa", "#7fb8f8", "#55a3f6", "#3b8de2", "#2378ca", "#1a65ad", "#13528e", "#0d4071",
-    "#072e55",
-)  # fmt: skip
-"""From 0 to 1: one hue, lightness falling by the same amount at every step (OKLab), whatever colours one sees."""
-WHITE_FROM = 6
-"""Step of the ramp from which text on it is white, before it black: contrast is at least 4.5 everywhere."""
+__all__ = ["MISSING", "RAMP", "WHITE_FROM", "arranged", "heatmap", "label", "quantity", "split_site"]
 
 ROLES = ("key", "value", "next_key", "divider", "query", "bos", "random")
 """Columns from left to right; other roles follow in the order of the table."""
@@ -28,7 +23,6 @@ BEFORE, AFTER = ("input", "mixer.input"), ("mixer.output", "mlp.input", "mlp.out
 COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "share", "n")
 SAID = {"share": "restored share", "restored": "restored likelihood"}
 """The two columns that a map may show, for people."""
-MISSING = "–"
 
 
 def heatmap(effects: pd.DataFrame, title: str) -> alt.VConcatChart:
@@ -63,17 +57,13 @@ def _panel(frame: pd.DataFrame, layer: str, shown: str, *, roles: bool) -> alt.L
         y=alt.Y("name:N", sort=alt.EncodingSortField("depth", op="min"), title=None),
         tooltip=[alt.Tooltip(f"{name}:N" if name in ("site", "role") else f"{name}:Q") for name in COLUMNS],
     )
-    scale = alt.Scale(domain=[step / (len(RAMP) - 1) for step in range(len(RAMP))], range=list(RAMP), clamp=True)
     legend = alt.Legend(title=SAID[shown], values=[0, 0.5, 1], format=".1f", titleLimit=0)
     cells = (
         base.transform_filter("isValid(datum.shown)")
         .mark_rect(stroke="white")
-        .encode(color=alt.Color("shown:Q", scale=scale, legend=legend))
+        .encode(color=alt.Color("shown:Q", scale=fill(), legend=legend))
     )
-    white = alt.datum.shown >= WHITE_FROM / (len(RAMP) - 1)
-    numbers = base.mark_text(fontSize=11).encode(
-        text="label:N", color=alt.condition(white, alt.value("white"), alt.value("black"))
-    )
+    numbers = base.mark_text(fontSize=11).encode(text="label:N", color=ink("shown"))
     name = alt.TitleParams(layer, orient="left", angle=0, anchor="end", align="left", baseline="top", fontSize=11)
     return alt.LayerChart(layer=[cells, numbers], width=alt.Step(58), height=alt.Step(20), title=name)
 

@@ -1,0 +1,108 @@
+"""Commands that draw: a grammar and a document of it, an intervention on one document, the mechanisms of all runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options
+from mecheval.cli.interventions import Split, State
+from mecheval.cli.runs import Run, StorePath
+from mecheval.cli.tasks import Preset
+from mecheval.errors import UserError
+from mecheval.store import DEFAULT_STORE
+
+if TYPE_CHECKING:  # slow to import
+    from altair.typing import ChartType
+
+draw = typer.Typer(help="Draw from real data, into a file.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(draw, name="draw")
+
+Save = Annotated[Path, typer.Option(help="The file: .svg, .png or .json.")]
+ROLES = ("key", "value", "query")
+
+
+@draw.command(context_settings=ANY_OPTION)
+def grammar(
+    context: typer.Context,
+    document: Annotated[
+        int | None, typer.Option(help="Number of the document, from 0; default: the first of 6 to 16 terminals.")
+    ] = None,
+    preset: Preset = None,
+    split: Split = "train",
+    seed: Annotated[int, typer.Option(help="Which documents.")] = 0,
+    save: Save = Path("grammar.svg"),
+    assignments: Set = None,
+) -> None:
+    """Draw a document of an atr task: its rules, its tree and its tokens; task options as --max-rhs 4."""
+    from mecheval import figures
+    from mecheval.figures.grammar import grammar_figure
+    from mecheval.tasks import ATR, build_task
+
+    figures.check_suffix(save)
+    task = build_task("atr", preset, **given_options(assignments, context.args))
+    if not isinstance(task, ATR):
+        raise UserError("the task registered as atr has no grammar.")
+    with aside.status("drawing documents (the first time, this compiles the sampler)"):
+        chart = grammar_figure(task, document, split, seed)
+    _write(chart, save)
+
+
+@draw.command()
+def example(
+    run: Run,
+    document: Annotated[int, typer.Option(help="Number of the document, from 0.")] = 0,
+    state: State = "last",
+    split: Split = "test",
+    site: Annotated[
+        str | None, typer.Option(help="A site, see `mecheval list sites`; default: the input of layer 1.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many answers to show.")] = 3,
+    store: StorePath = Path(DEFAULT_STORE),
+    save: Save = Path("example.svg"),
+) -> None:
+    """Draw one document under interventions: what a run answers with one clean activation put back."""
+    with aside.status("loading"):
+        from mecheval import figures, show
+        from mecheval.figures.example import example_figure
+        from mecheval.intervene.explain import explain
+        from mecheval.store import Store
+        from mecheval.training.probe import documents, load_run
+
+    figures.check_suffix(save)
+    trained = load_run(Store(store).find(run), state)
+    n, n_layers = trained.config.evaluate.documents, trained.config.model.n_layers
+    if not 0 <= document < n:
+        raise UserError(f"there is no document {document}; the run is scored on documents 0 to {n - 1}.")
+    clean, corrupted = (each[document : document + 1] for each in documents(trained.task, trained.config, split))
+    site = site or ("blocks.1.input" if n_layers > 1 else "blocks.0.mixer.output")
+    explained = explain(trained.lm, trained.task, clean, corrupted, [site], ROLES, top)
+    title = f"{trained.config.title} · document {document} ({split})"
+    _write(example_figure(show.document_data(trained.task, clean, 0), explained, site, n_layers, title), save)
+
+
+@draw.command()
+def mechanisms(
+    task: Annotated[str, typer.Option(help="Runs of this task.")] = "ar",
+    store: StorePath = Path(DEFAULT_STORE),
+    save: Save = Path("mechanisms.svg"),
+) -> None:
+    """Draw who stores the association where: each mixer's mechanism, by the verdicts on its runs at their best rate."""
+    from mecheval import figures
+    from mecheval.figures.mechanism_rows import mechanism_rows
+    from mecheval.figures.mechanisms import mechanisms_figure
+    from mecheval.store import Store
+
+    figures.check_suffix(save)
+    with aside.status("reading"):
+        rows = mechanism_rows(Store(store), task)
+    _write(mechanisms_figure(rows, f"Who stores the association where: {task}"), save)
+
+
+def _write(chart: ChartType, path: Path) -> None:
+    from mecheval import figures
+
+    figures.save(chart, path)
+    console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,64 @@
+"""Axes of the studies: the order of their values in a chart, and what they are called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from mecheval.figures.style import HUES, MISSING
+
+NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kernel_size": "kernel", "layer": "layer"}
+"""Titles of axes whose values do not speak for themselves."""
+FALLING = ("lr", "d_conv")
+"""Axes from the largest value down, as in the paper."""
+TEXTS = {
+    ("d_conv", 0): "none",
+    ("kernel_size", -1): "long",
+    ("positions", "none"): "without positions",
+    ("positions", "learned"): "with positions",
+    ("task", "ar"): "AR",
+    ("task", "atr"): "ATR",
+}
+FIRST = {"mixer": tuple(HUES), "positions": ("none", "learned"), "task": ("ar", "atr")}
+"""Names in their order; other names follow in the order of the table."""
+
+
+def plain(value: Any) -> Any:
+    """The value as plain Python; None for NaN and the like."""
+    import pandas as pd  # type: ignore[import-untyped]
+
+    value = value.item() if hasattr(value, "item") else value
+    return None if pd.isna(value) else value
+
+
+def ordered(axis: str, values: Iterable[Any]) -> list[Any]:
+    """The different values, plain, in the order in which a chart shows them."""
+    there = list(dict.fromkeys(plain(value) for value in values))
+    if axis in FIRST:
+        first = FIRST[axis]
+        return sorted(there, key=lambda value: first.index(value) if value in first else len(first))
+    if not all(isinstance(value, int | float) for value in there):
+        return there
+    if axis == "kernel_size":
+        return sorted(there, key=lambda value: math.inf if value < 0 else value)
+    return sorted(there, reverse=axis in FALLING)
+
+
+def say(axis: str, value: Any) -> str:
+    """A value as people read it: 3e-4, none, long, 2 layers."""
+    if value is None:
+        return MISSING
+    if (axis, value) in TEXTS:
+        return TEXTS[axis, value]
+    if axis == "lr":
+        digits, power = f"{value:.12e}".split("e")
+        return f"{float(digits):.3g}e{int(power)}"
+    if axis == "n_layers":
+        return f"{value} layer{'' if value == 1 else 's'}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def named(axis: str, text: str) -> str:
+    """The text of a value that must be understood without an axis beside it: d_model 64."""
+    return f"{NAMES[axis]} {text}" if axis in NAMES else text

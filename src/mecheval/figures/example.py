@@ -1,0 +1,151 @@
+"""One document under interventions: what a model reads, where a clean activation is put back, and what it then says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mecheval.errors import UserError
+from mecheval.figures import tokens
+from mecheval.figures.canvas import INK, PALE, PAPER, QUIET, Canvas, breadth, cut
+from mecheval.figures.heatmap import label, split_site
+from mecheval.figures.style import RAMP
+
+if TYPE_CHECKING:  # the first is slow to import, and the second needs torch
+    import altair as alt
+
+    from mecheval.intervene.explain import Answers, Explanation
+
+ROOM = 14
+"""Tokens in a row; of longer documents the surroundings of the roles are shown."""
+BAND, LINE = 15.0, 15.0
+"""Height of a layer and of an answer."""
+SPACE = 26.0
+"""Between two rows."""
+BAR = 90.0
+"""Width of a likelihood of 1."""
+CLEAN, WRONG = RAMP[7], "#b3261e"
+"""What comes from the clean document, and what replaced its key."""
+READS = "The model reads a row of tokens and says, at the query, what follows. The corrupted document has another key."
+PATCH = "Dot: here the clean document's activation ({site}) is put in, and all that follows is computed anew."
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is read, where it is patched, and what is said."""
+
+    name: str
+    symbols: Sequence[str]
+    said: Answers
+    place: int | None = None  # position of the patch
+
+
+def example_figure(
+    document: Mapping[str, Any], explained: Explanation, site: str, n_layers: int, title: str
+) -> alt.VConcatChart:
+    """A row for the clean and the corrupted document, and one for each role at which `site` was patched.
+
+    `document`: `symbols` and `roles` (name -> position) of the clean document, and `predict_at`, as `mecheval explain
+    --json` prints them. `explained`: what `explain` found about it. Layers lie above the tokens, the first one lowest.
+    """
+    patched = [each for each in explained.patched if each.site == site and each.position is not None]
+    if not patched:
+        there = ", ".join(dict.fromkeys(each.site for each in explained.patched)) or "none"
+        raise UserError(f"example: nothing was patched at site {site!r}. Sites: {there}.")
+    read = list(document["symbols"][: document["predict_at"][0] + 1])
+    key = document["roles"]["key"]
+    corrupted = [*read[:key], explained.substitute, *read[key + 1 :]]
+    rows = [Row("clean", read, explained.clean), Row("corrupted", corrupted, explained.corrupted)]
+    rows += [Row(f"patched at {each.role}", corrupted, each.answers, each.position) for each in patched]
+    roles = {role: place for role, place in document["roles"].items() if role in tokens.COLOURS and place < len(read)}
+    marked = {*roles.values(), *(each.position for each in patched if each.position is not None)}
+    shown = visible(len(read), marked)
+    canvas = _draw(rows, shown, roles, split_site(site), n_layers, key)
+    return canvas.chart(title, [READS, PATCH.format(site=site)], describe(rows, site, explained, title))
+
+
+def visible(length: int, marked: set[int]) -> list[int | None]:
+    """Positions to show, in order, None in place of those left out: all, or the marked ones and what is near them."""
+    near = sorted(range(length), key=lambda i: (min(abs(i - mark) for mark in marked), i))
+    chosen = sorted(near[: max(ROOM, len(marked))])
+    shown: list[int | None] = [] if chosen[0] == 0 else [None]
+    for i, following in zip(chosen, [*chosen[1:], length], strict=True):
+        shown += [i] if following == i + 1 else [i, None]
+    return shown
+
+
+def _draw(
+    rows: Sequence[Row], shown: Sequence[int | None], roles: Mapping[str, int], site: tuple[int | None, str],
+    n_layers: int, key: int,
+) -> Canvas:  # fmt: skip
+    step = tokens.pitch([symbol for row in rows for symbol in row.symbols])
+    left = max(breadth(row.name, 12) for row in rows) + 16
+    symbols = [cut(each.symbol, tokens.LONGEST) for row in rows for each in row.said]
+    bars = left + step * len(shown) + 34 + max(map(breadth, symbols))
+    canvas = Canvas(bars + BAR + 60, 0)
+    place = {i: left + step * (column + 0.5) for column, i in enumerate(shown) if i is not None}
+    gaps = [left + step * (column + 0.5) for column, i in enumerate(shown) if i is None]
+    canvas.text(bars, 8, "likeliest answers", colour=QUIET)
+    top = 20.0
+    for row in rows:
+        bands = 0 if row.place is None else n_layers
+        height = max(tokens.HEIGHT + bands * (BAND + 3) + 4, LINE * len(row.said))
+        middle = top + height - tokens.HEIGHT / 2 if bands else top + height / 2  # of the tokens
+        canvas.text(0, middle, row.name, bold=True, size=12, what="row")
+        for x in gaps:
+            tokens.gap(canvas, x, middle)
+        for i, x in place.items():
+            wrong = i == key and row is not rows[0]
+            colour = tokens.fill(i, {role: [at] for role, at in roles.items()})
+            tokens.token(canvas, x, middle, step - tokens.GAP, row.symbols[i], colour, WRONG if wrong else PALE)
+            if wrong:
+                canvas.line([(x - 9, middle + 14), (x + 9, middle + 14)], WRONG, 2, what="substitute")
+        if row.place is not None:
+            _draw_layers(canvas, left, left + step * len(shown), middle, n_layers, place[row.place], site)
+        _draw_answers(canvas, row.said, bars, top + (height - LINE * len(row.said)) / 2)
+        top += height + SPACE
+        if row is rows[0]:
+            names = {role: place[at] for role, at in roles.items()}
+            top = max(top, *(bottom + 8 for bottom in tokens.label_roles(canvas, names, middle + 13).values()))
+    canvas.height = top - SPACE + 4
+    return canvas
+
+
+def _draw_layers(
+    canvas: Canvas, left: float, right: float, tokens_at: float, n_layers: int, x: float, site: tuple[int | None, str]
+) -> None:
+    """The layers above the tokens, and a dot where the patch is: below its layer, inside, or above it."""
+    floor = tokens_at - tokens.HEIGHT / 2 - 4
+    layer, name = site
+    for i in range(n_layers):
+        y = floor - (i + 0.5) * (BAND + 3)
+        canvas.box((left + right) / 2, y, right - left - tokens.GAP, BAND - 3, "#eef0f3", what="layer")
+        canvas.text(left - 6, y, f"layer {i}", align="right", size=10, colour=QUIET, what="layer")
+    level = n_layers / 2 if layer is None else layer + {"input": 0.0, "output": 1.0}.get(name, 0.5)
+    y = floor - level * (BAND + 3)
+    canvas.box(x, y, 13, 13, CLEAN, PAPER, radius=6.5, what="patch")
+
+
+def _draw_answers(canvas: Canvas, said: Answers, x: float, top: float) -> None:
+    """A bar for each answer, the right one in colour and bold."""
+    for i, each in enumerate(said):
+        y = top + (i + 0.5) * LINE
+        colour = INK if each.right else QUIET
+        canvas.text(x - 6, y, cut(each.symbol, tokens.LONGEST), align="right", colour=colour, bold=each.right)
+        length = max(1.0, BAR * each.p)
+        canvas.box(x + length / 2, y, length, 10, CLEAN if each.right else PALE, radius=0, what="likelihood")
+        canvas.text(x + length + 5, y, label(each.p), colour=colour, bold=each.right, what="likelihood")
+        if each.right:
+            canvas.text(x + length + 32, y, "✓", colour=colour, what="right")
+
+
+def describe(rows: Sequence[Row], site: str, explained: Explanation, title: str) -> str:
+    """The figure in words, for those who do not see it."""
+    right = next(each.symbol for each in explained.clean if each.right)
+    said = [f"{row.name}: {next(each.p for each in row.said if each.right):.2f}" for row in rows]
+    return (
+        f"{title}. The model reads {' '.join(rows[0].symbols)}; in the corrupted document {explained.substitute} "
+        f"stands in place of the key {explained.key}. Patches are of {site}. "
+        f"Likelihood of the right answer {right}: {', '.join(said)}."
+    )
