@@ -1,0 +1,114 @@
+"""Our numbers beside the paper's, cell by cell, and the patterns that they make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from mecheval.paper.numbers import PUBLISHED, published
+from mecheval.paper.thresholds import BENEFITS, LEARNT
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd  # type: ignore[import-untyped]
+
+CELLS = ("mixer", "lr", "d_model", "quantity", "ours", "low", "high", "seeds", "paper", "difference")
+PATTERNS = ("mixer", "ours", "paper", "main", "learnt", "same")
+NOT_LEARNT, NOWHERE = "not learnt", "nowhere"
+SPELT_OUT = 6
+"""Models of a pattern that are named; of more, only their number is told."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A study beside the paper; both tables are empty where the paper printed no numbers.
+
+    `cells`: mixer, lr (NaN where it was chosen), d_model, quantity; ours (mean over seeds), low, high, seeds (how many
+    have a number), paper, difference (ours - paper). All fractions; NaN where a side has no such cell.
+    `patterns`: mixer; in words where our runs and the paper's are restored most; `main`, where most of the paper's are;
+    of our `learnt` runs how many are restored most there too (`same`); `main` is "" where none of the paper's learnt.
+    """
+
+    study: str
+    scale: str
+    cells: pd.DataFrame
+    patterns: pd.DataFrame
+
+
+def compare(study: str, frame: pd.DataFrame, scale: str) -> Comparison:
+    """A study's table of chosen runs beside the paper's numbers."""
+    import pandas as pd
+
+    if study not in PUBLISHED:
+        return Comparison(study, scale, pd.DataFrame(columns=list(CELLS)), pd.DataFrame(columns=list(PATTERNS)))
+    theirs = published(study).assign(seed=0, status="done")
+    return Comparison(study, scale, _cells(study, frame, theirs), _patterns(study, frame, theirs))
+
+
+def _cells(study: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+    figure = PUBLISHED[study]
+    axes = list(dict.fromkeys(("mixer", *figure.axes)))
+    place = [*axes, "quantity"]
+    long = [
+        frame[frame["status"] == "done"].melt([*axes, "seed"], list(figure.quantities), "quantity", "value")
+        for frame in (ours, theirs)
+    ]
+    summary = long[0].groupby(place)["value"].agg(ours="mean", low="min", high="max", seeds="count").reset_index()
+    cells = summary.merge(long[1].rename(columns={"value": "paper"})[[*place, "paper"]], "outer", place)
+    cells["seeds"] = cells["seeds"].fillna(0).astype(int)
+    cells["difference"] = cells["ours"] - cells["paper"]
+    cells["order"] = cells["quantity"].map(figure.quantities.index)
+    cells = cells.sort_values([*axes, "order"], ignore_index=True)
+    return cells.reindex(columns=list(CELLS))
+
+
+def _patterns(study: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for mixer in sorted({*ours["mixer"], *theirs["mixer"]}):
+        mine, paper = (_places(study, frame[frame["mixer"] == mixer]) for frame in (ours, theirs))
+        main = Counter(run.place for run in paper if run.place not in (NOT_LEARNT, NOWHERE)).most_common(1)
+        top = main[0][0] if main else ""
+        learnt = [run.place for run in mine if run.place != NOT_LEARNT]
+        rows.append((mixer, _told(mine), _told(paper), top, len(learnt), sum(place == top for place in learnt)))
+    return pd.DataFrame(rows, columns=list(PATTERNS))
+
+
+class _Run(NamedTuple):
+    """Where a run that is done is restored most."""
+
+    name: str  # what sets it apart, besides the seed
+    seed: int
+    place: str
+
+
+def _places(study: str, frame: pd.DataFrame) -> list[_Run]:
+    figure, found = PUBLISHED[study], []
+    for row in frame[(frame["status"] == "done") & frame["original"].notna()].to_dict("records"):
+        name = f"d {row['d_model']}" + (f" lr {row['lr']:g}" if "lr" in figure.axes else "")
+        gap = row["original"] - row["corrupted"]
+        top = max(figure.places, key=lambda place: row[place])
+        if not gap > LEARNT:
+            top = NOT_LEARNT
+        elif (row[top] - row["corrupted"]) / gap < BENEFITS:
+            top = NOWHERE
+        found.append(_Run(name, row["seed"], top))
+    return found
+
+
+def _told(runs: list[_Run]) -> str:
+    """Value (d 64, d 128); not learnt (d 32); seeds are named where they disagree."""
+    seen: dict[str, set[str]] = {}
+    for run in runs:
+        seen.setdefault(run.name, set()).add(run.place)
+    by_place: dict[str, list[str]] = {}
+    for run in sorted(runs, key=lambda run: run.place == NOT_LEARNT):
+        names = by_place.setdefault(run.place.removeprefix("restored_"), [])
+        name = run.name if len(seen[run.name]) == 1 else f"{run.name} seed {run.seed}"
+        if name not in names:
+            names.append(name)
+    return "; ".join(
+        f"{place} ({', '.join(names) if len(names) <= SPELT_OUT else f'{len(names)} models'})"
+        for place, names in by_place.items()
+    )

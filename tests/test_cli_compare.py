@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd  # type: ignore[import-untyped]
+import pytest
+
+import mecheval.cli.compare  # noqa: F401 (adds its command)
+from commands import Command
+from mecheval import studies
+from mecheval.store import Store
+from mecheval.studies import Study
+from mecheval.sweep import Point
+
+RESULTS = studies.results
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> list[str]:
+    (tmp_path / "runs").mkdir()
+    return ["--store", str(tmp_path)]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run is done, recalls well, and is restored at the value; seed 1 is not as good."""
+
+    def results(study: Study, points: Sequence[Point], store: Store) -> pd.DataFrame:
+        frame = RESULTS(study, points, store).assign(status="done")
+        for name in frame.select_dtypes("number").columns.difference(["mixer", "d_model", "lr", "seed", "d_conv"]):
+            frame[name] = 0.1
+        good = [name for name in ("dev_accuracy", "test_accuracy", "original", "restored_value") if name in frame]
+        frame[good] = 0.9
+        frame.loc[frame["seed"] == 1, good] = 0.8
+        return frame
+
+    monkeypatch.setattr(studies, "results", results)
+
+
+def test_an_empty_store(command: Command, store: list[str]) -> None:
+    out = command.prints("compare", "ar", *store)
+    lines = out.splitlines()
+    assert lines[0] == "ar (figure 3), laptop scale"
+    assert "Only 0 of " in out
+    assert "3 claims of the paper: 3 not tested" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_study(command: Command, store: list[str], trained: None) -> None:
+    out = command.prints("compare", "ar", "--seeds", "2", *store)
+    assert "Only" not in out
+    assert "2 seeds  80.0–90.0" in out
+    assert "reproduced   ar_attention_acc (section 4.2)" in out
+    assert "Holds in 2 of 2 seeds (0, 1)." in out
+
+
+def test_json(command: Command, store: list[str], trained: None) -> None:
+    [found] = json.loads(command.prints("compare", "ar", "--json", *store))
+    assert (found["study"], found["scale"]) == ("ar", "laptop")
+    assert found["settings"]["ar"]["paper"] == "16 pairs of 4,096 keys, 50,016 steps of 32 documents"
+    cell = {"mixer": "attention", "d_model": 64, "quantity": "original"}
+    [here] = [each for each in found["cells"] if cell.items() <= each.items()]
+    assert here["ours"] == pytest.approx(0.9)
+    assert here["difference"] == pytest.approx(0.9 - 0.999)
+    [gone] = [each for each in found["cells"] if {**cell, "d_model": 16}.items() <= each.items()]
+    assert (gone["ours"], gone["paper"]) == (None, 0.019)
+    assert [claim["outcome"] for claim in found["claims"]] == ["reproduced", "not tested", "not tested"]
+    assert len(found["patterns"]) == 7
+
+
+def test_csv(command: Command, store: list[str], trained: None) -> None:
+    cells = list(csv.DictReader(io.StringIO(command.prints("compare", "ar", "--csv", *store))))
+    assert cells[0]["study"] == "ar"
+    assert len(cells) >= 35 * 5
+    claims = list(csv.DictReader(io.StringIO(command.prints("compare", "ar_mamba_conv", "--csv", *store))))
+    assert [row["claim"] for row in claims] == ["ar_mamba_dconv_step", "ar_mamba_no_value"]
+    patterns = command.prints("compare", "ar", "--csv", "--table", "patterns", *store)
+    assert len(list(csv.DictReader(io.StringIO(patterns)))) == 7
+
+
+def test_one_table(command: Command, store: list[str], trained: None) -> None:
+    out = command.prints("compare", "ar", "--table", "claims", *store)
+    assert "ar_attention_acc" in out
+    assert "corrupted     at key" not in out
+    assert "restored most" not in out
+
+
+def test_all_studies(command: Command, store: list[str]) -> None:
+    found = json.loads(command.prints("compare", "all", "--json", "--table", "claims", *store))
+    assert [each["study"] for each in found] == list(studies.STUDIES)
+    claims = [claim for each in found for claim in each["claims"]]
+    assert len(claims) == 24
+    assert {claim["outcome"] for claim in claims} == {"not tested"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["arr"], "unknown study 'arr'. Did you mean 'ar'? Choices: all, ar, "),
+        (["ar", "--scale", "big"], "unknown scale 'big'."),
+        (["ar", "--table", "cell"], "unknown table 'cell'. Did you mean 'cells'?"),
+        (["ar", "--csv", "--json"], "choose one of --csv and --json."),
+        (["ar", "--seeds", "0"], "seeds: must be at least 1 (got 0)."),
+    ],
+)
+def test_mistakes(command: Command, store: list[str], words: list[str], said: str) -> None:
+    code, out, err = command("compare", *words, *store)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"mecheval: {said}")
