@@ -24,11 +24,16 @@ ROOMS = [
     "config",
     "store",
     "training",
+    "sweep",
     "figures",
+    "studies",
+    "paper",
     "show",
     "show_models",
     "show_store",
     "show_effects",
+    "show_studies",
+    "show_compare",
     "cli",
 ]
 SRC = Path(mecheval.__file__).parent

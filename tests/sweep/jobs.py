@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Heard:
         self.todo: list[Job] = []
         self.ended = False
 
-    def begin(self, jobs: object, todo: list[Job], store: object, workers: int) -> None:
+    def begin(self, jobs: object, todo: Sequence[Job], store: object, workers: int) -> None:
         self.todo = list(todo)
 
     def event(self, event: Event) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from mecheval.cli import interventions, models, runs, tasks  # noqa: F401 (each adds its commands)
+from mecheval.cli import compare, drawings, interventions, models, runs, studies, tasks  # noqa: F401 (each adds its commands)
 from mecheval.cli.app import app
 from mecheval.errors import UserError
 

@@ -1,0 +1,158 @@
+"""Commands about studies: list them, run them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mecheval.cli.app import AsJson, app, aside, console, lists, parse_value, print_json
+from mecheval.errors import UnknownName, UserError
+from mecheval.store import DEFAULT_STORE
+
+if TYPE_CHECKING:  # slow to import
+    from mecheval.store import Store
+    from mecheval.studies import Study
+    from mecheval.sweep import Engine, Point
+
+StoreAddress = Annotated[str, typer.Option("--store", help="Folder of runs, or a URL that fsspec opens.")]
+Scale = Annotated[str, typer.Option(help="laptop (minutes on two cores) or paper (its exact settings).")]
+Only = Annotated[list[str] | None, typer.Option(metavar="AXIS=VALUES", help="mixer=mamba,attention d_model=16,32")]
+Seeds = Annotated[int, typer.Option(help="Runs of every setting, with seeds 0, 1, ...")]
+ENGINES = ("local", "ray")
+ALL = "all"
+
+
+@lists.command("studies")
+def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress = DEFAULT_STORE,
+                 as_json: AsJson = False) -> None:  # fmt: skip
+    """The paper's studies: runs, time, and what the store has of them."""
+    with aside.status("loading"):
+        from mecheval.show_studies import Listed, study_table
+        from mecheval.store.mirror import open_store
+        from mecheval.studies import STUDIES, study_points
+        from mecheval.sweep import Job, merged, pending
+        from mecheval.sweep.estimate import Estimate
+        from mecheval.sweep.local import cores
+        from mecheval.sweep.sweeping import rows_of
+
+        opened = open_store(store)
+        estimate, listed = Estimate(rows_of(opened)), []
+        for study in STUDIES.values():
+            jobs = merged(Job(point.config, study.splits) for point in study_points(study, scale, seeds))
+            todo = pending(jobs, opened)
+            seconds = sum(estimate.seconds(job.config) for job in todo) / cores()
+            listed.append(Listed(study, len(jobs), len(jobs) - len(todo), seconds))
+    if as_json:
+        print_json([
+            {"study": each.study.name, "figure": each.study.figure, "question": each.study.question, "scale": scale,
+             "runs": each.runs, "done": each.done, "seconds": each.seconds} for each in listed
+        ])  # fmt: skip
+        return
+    console.print(study_table(listed, scale))
+
+
+@app.command()
+def study(
+    words: Annotated[list[str], typer.Argument(metavar="STUDY...", help="Names of `mecheval list studies`, or all.")],
+    scale: Scale = "laptop",
+    only: Only = None,
+    seeds: Seeds = 1,
+    lr: Annotated[str | None, typer.Option(help="Other learning rates, with commas between.")] = None,
+    engine: Annotated[str, typer.Option(help="local (worker processes) or ray.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: one a core.")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster: auto or HOST:PORT; default: a local one.")] = None,
+    cpus: Annotated[float, typer.Option(min=0, help="Ray: cores for each run.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="Ray: GPUs for each run.")] = 0,
+    store: StoreAddress = DEFAULT_STORE,
+    figures: Annotated[Path | None, typer.Option(help="Folder for figures; default: figures in the store.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train, intervene, choose learning rates, draw: a whole figure of the paper. Repeat it to go on."""
+    with aside.status("loading"):
+        from mecheval.store.mirror import open_store
+        from mecheval.studies import STUDIES, get_study, study_points
+        from mecheval.sweep import Job, Stopped, sweep
+        from mecheval.sweep.board import board
+
+        names = [word for word in words if "=" not in word]
+        wanted = _wanted([*(only or []), *(word for word in words if "=" in word)])
+        studies = list(STUDIES.values()) if ALL in names else [get_study(name) for name in names]
+        if not studies:
+            raise UserError(f"name a study. Choices: {', '.join([*STUDIES, ALL])}.")
+        rates = _rates(lr)
+        plans = [(study, study_points(study, scale, seeds, wanted, rates)) for study in studies]
+        workforce, opened = _engine(engine, workers, address, cpus, gpus), open_store(store)
+    failures = 0
+    for number, (study, points) in enumerate(plans, start=1):
+        began = time.monotonic()
+        title = f"{study.name} ({scale})" + (f" {number}/{len(plans)}" if len(plans) > 1 else "")
+        try:
+            jobs = [Job(point.config, study.splits) for point in points]
+            swept = sweep(jobs, opened, workforce, board(aside, title), address=store)
+        except Stopped as stopped:
+            aside.print("stopped; what is done is saved, and the same command goes on from there.", highlight=False)
+            sys.exit(128 + stopped.signal)
+        for failure in swept.failures:
+            aside.print(f"failed: {failure.title} ({failure.run}): {failure.message}", markup=False, highlight=False)
+        failures += len(swept.failures)
+        took = time.monotonic() - began if swept.worked_on else 0.0
+        _show(study, points, opened, figures or opened.path / "figures", scale, took, as_json)
+    if failures:
+        raise UserError(f"{failures} runs failed (see above); the same command tries them again.")
+
+
+def _show(
+    study: Study, points: Sequence[Point], store: Store, folder: Path, scale: str, took: float, as_json: bool
+) -> None:
+    """The table and the figure of a study."""
+    from mecheval.figures import save
+    from mecheval.show_studies import result_table
+    from mecheval.studies import chosen, results
+    from mecheval.training.progress import duration
+
+    frame = chosen(study, results(study, points, store))
+    path = folder / f"{study.name}-{scale}"
+    chart = study.draw(frame, f"{study.question} (figure {study.figure}, scale {scale})")
+    for suffix in (".svg", ".png", ".json"):
+        save(chart, path.with_name(path.name + suffix))
+    if as_json:
+        sys.stdout.write(frame.to_json(orient="records", indent=1) + "\n")
+        return
+    console.print(f"\n{study.name}: {study.question}", markup=False, style="bold")
+    console.print(result_table(frame))
+    spent = f" · {duration(took)}" if took else ""
+    aside.print(f"figure {study.figure}: {path}.svg{spent}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _wanted(given: Sequence[str]) -> dict[str, list[Any]]:
+    wanted = {}
+    for word in given:
+        axis, equals, values = word.partition("=")
+        if not equals or not values:
+            raise UserError(f"--only takes AXIS=VALUE,VALUE (got {word!r}).")
+        wanted[axis.replace("-", "_")] = [parse_value(value) for value in values.split(",")]
+    return wanted
+
+
+def _rates(given: str | None) -> list[float]:
+    try:
+        return [float(rate) for rate in given.split(",")] if given else []
+    except ValueError:
+        raise UserError(f"--lr takes numbers with commas between (got {given!r}).") from None
+
+
+def _engine(name: str, workers: int | None, address: str | None, cpus: float, gpus: float) -> Engine:
+    if name not in ENGINES:
+        raise UnknownName("engine", name, ENGINES)
+    if name == "local":
+        from mecheval.sweep import LocalEngine
+
+        return LocalEngine(workers)
+    from mecheval.sweep.ray_engine import RayEngine
+
+    return RayEngine(address, cpus, gpus)

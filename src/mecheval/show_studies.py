@@ -1,0 +1,80 @@
+"""Studies as they look in a terminal: the list, and the table of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from mecheval.studies import Study
+from mecheval.training.progress import duration
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+MISSING = "–"
+SHOWN = {"dev_accuracy": "dev acc", "test_accuracy": "test acc"}
+NAMES = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel"}
+HIDDEN = ("run", "step", "seconds", "dev_likelihood", "test_likelihood", "agreement", "summary", "lr", "seed", "seeds")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A study at a scale, and what the store has of it."""
+
+    study: Study
+    runs: int
+    done: int
+    seconds: float  # of what is left, on this machine's cores
+
+
+def study_table(listed: list[Listed], scale: str) -> Table:
+    """The studies with their runs, what is done, and the time that the rest takes."""
+    table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
+    for name in ("study", "figure", "runs", "done", "time left", f"question (scale {scale})"):
+        number = name in ("runs", "done", "time left")
+        table.add_column(name, justify="right" if number else "left", no_wrap=not name.startswith("question"))
+    for each in listed:
+        left = "" if each.done == each.runs else f"~{duration(each.seconds)}"
+        study = each.study
+        table.add_row(study.name, study.figure, f"{each.runs}", f"{each.done}", left, Text(study.question))
+    return table
+
+
+def result_table(frame: pd.DataFrame) -> Table:
+    """What was chosen, a row for each setting; over several seeds the means, and all verdicts."""
+    columns = [name for name in frame.columns if name not in HIDDEN and not name.startswith("dev_attribution")]
+    axes = columns[: columns.index("status")]
+    numbers = [name for name in columns if name not in (*axes, "status", "verdict")]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in axes:
+        table.add_column(NAMES.get(name, name), justify="left" if name in ("mixer", "task", "positions") else "right")
+    for name in numbers:
+        table.add_column(SHOWN.get(name, name.replace("_", " ")), justify="right")
+    table.add_column("verdict")
+    for values, rows in frame.groupby(axes, sort=False, dropna=False):
+        cells = [Text(_axis(name, value)) for name, value in zip(axes, values, strict=True)]
+        cells += [Text(_mean(rows[name])) for name in numbers]
+        table.add_row(*cells, Text(_verdicts(rows)))
+    return table
+
+
+def _axis(name: str, value: Any) -> str:
+    words = {("d_conv", 0): "none", ("kernel_size", -1): "long"}
+    return words.get((name, value), f"{value}")
+
+
+def _mean(values: pd.Series) -> str:
+    known = values.dropna()
+    return f"{known.mean():.3f}" if len(known) else MISSING
+
+
+def _verdicts(rows: pd.DataFrame) -> str:
+    """The verdict, or each with its count; a run without one says why."""
+    words = [row["verdict"] if isinstance(row["verdict"], str) else row["status"] for _, row in rows.iterrows()]
+    counts = {word: words.count(word) for word in dict.fromkeys(words)}
+    if len(words) == 1:
+        return str(words[0])
+    return ", ".join(f"{count} {word}" for word, count in counts.items())

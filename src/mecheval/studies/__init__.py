@@ -1,0 +1,44 @@
+"""The paper's studies, each a file of its own: a grid of runs for each scale, what is read off, and its figure."""
+
+from mecheval.errors import UnknownName
+from mecheval.studies import (
+    ar,
+    ar_based_conv,
+    ar_mamba_conv,
+    ar_mamba_inside,
+    atr,
+    atr_holdout,
+    atr_mamba_conv,
+    depth,
+    one_layer,
+    position,
+    sibling,
+)
+from mecheval.studies.tables import chosen, results, study_points
+from mecheval.studies.study import SCALES, Reading, Study
+
+__all__ = ["SCALES", "STUDIES", "Reading", "Study", "chosen", "get_study", "results", "study_points"]
+
+STUDIES: dict[str, Study] = {
+    module.STUDY.name: module.STUDY
+    for module in (
+        ar,
+        ar_mamba_conv,
+        ar_based_conv,
+        ar_mamba_inside,
+        atr,
+        atr_mamba_conv,
+        position,
+        atr_holdout,
+        one_layer,
+        depth,
+        sibling,
+    )  # fmt: skip
+}
+
+
+def get_study(name: str) -> Study:
+    """A study by name."""
+    if name not in STUDIES:
+        raise UnknownName("study", name, STUDIES)
+    return STUDIES[name]

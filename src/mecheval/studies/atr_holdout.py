@@ -1,0 +1,19 @@
+"""Figure 10: associative treecall with combinations of query and answer that training never asks for."""
+
+from mecheval.figures import holdout
+from mecheval.studies.scales import MIXERS, runs
+from mecheval.studies.study import Reading, Study
+
+STUDY = Study(
+    name="atr_holdout",
+    figure="10",
+    question="Do models recall combinations they were never asked for, or do they remember those they were?",
+    points=lambda scale: runs("atr", scale, {"task.holdout": 0.2}, mixer=MIXERS),
+    splits=("dev", "test"),
+    readings=tuple(
+        Reading(f"{name}{role}", "blocks.1.input", role, "attribution", split)
+        for split, name in (("test", "attribution_"), ("dev", "dev_attribution_"))
+        for role in ("key", "value", "query")
+    ),
+    draw=holdout,
+)

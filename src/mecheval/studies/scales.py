@@ -1,0 +1,46 @@
+"""The two scales of every study: the paper's, and one for a laptop, fixed before any result was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mecheval.studies.study import Reading
+from mecheval.sweep import Point, grid
+
+MIXERS = ("attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba")
+
+BASE: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    ("ar", "paper"): {"preset": "paper"},
+    ("atr", "paper"): {"preset": "paper"},
+    ("ar", "laptop"): {"preset": "laptop"},
+    ("atr", "laptop"): {"preset": "laptop"},
+}
+WIDTHS = {
+    ("ar", "paper"): (16, 32, 64, 128, 256),
+    ("atr", "paper"): (16, 32, 64, 128, 256),
+    ("ar", "laptop"): (64, 128),
+    ("atr", "laptop"): (64,),
+}
+RATES = {
+    ("ar", "paper"): (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+    ("atr", "paper"): (3e-5, 1e-4, 3e-4, 1e-3, 3e-3),
+    ("ar", "laptop"): (1e-3, 3e-3),
+    ("atr", "laptop"): (1e-3, 3e-3),
+}
+
+AT_BLOCK_1 = tuple(Reading(f"restored_{role}", "blocks.1.input", role) for role in ("key", "value", "query"))
+"""Where the clean input of block 1 restores the answer of a model of two layers."""
+
+
+def runs(task: str, scale: str, options: Mapping[str, Any] = {}, /, **axes: Sequence[Any]) -> list[Point]:
+    """A task's runs at a scale: the given axes, then widths and learning rates (unless they are among the axes)."""
+    place = task, scale
+    usual = {"d_model": WIDTHS[place], "lr": RATES[place]}
+    rest = {name: values for name, values in usual.items() if name not in axes}
+    return grid({"task": task, **BASE[place], **options}, **axes, **rest)
+
+
+def one_width(scale: str, width: int) -> dict[str, Sequence[int]]:
+    """On a laptop a single width, for studies of something else."""
+    return {"d_model": (width,)} if scale == "laptop" else {}

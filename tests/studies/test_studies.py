@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mecheval.studies
+from mecheval.errors import UserError
+from mecheval.studies import SCALES, STUDIES, get_study, study_points
+from mecheval.studies.scales import MIXERS
+
+NAMES = [
+    "ar", "ar_mamba_conv", "ar_based_conv", "ar_mamba_inside", "atr", "atr_mamba_conv", "position", "atr_holdout",
+    "one_layer", "depth", "sibling",
+]  # fmt: skip
+FIGURES = ["3", "4a", "4b", "5", "7", "8", "9", "10", "11", "12", "13"]
+PAPER_RUNS = {
+    "ar": 7 * 5 * 7, "ar_mamba_conv": 5 * 5 * 7, "ar_based_conv": 5 * 5 * 7, "ar_mamba_inside": 6 * 5,
+    "atr": 7 * 5 * 5, "atr_mamba_conv": 5 * 5 * 5, "position": 2 * 7 * 5 * (7 + 5), "atr_holdout": 7 * 5 * 5,
+    "one_layer": 2 * 7 * 5 * (7 + 5), "depth": 3 * 7 * 5 * 7, "sibling": 3 * 7 * 5 * 5,
+}  # fmt: skip
+
+
+def test_every_study_of_the_paper_is_there() -> None:
+    assert list(STUDIES) == NAMES
+    assert [study.figure for study in STUDIES.values()] == FIGURES
+    with pytest.raises(UserError, match="unknown study 'arr'.*ar"):
+        get_study("arr")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_is_a_short_file(name: str) -> None:
+    source = Path(mecheval.studies.__file__).with_name(f"{name}.py")
+    assert len(source.read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_of_a_study_are_all_different(name: str, scale: str) -> None:
+    points = study_points(STUDIES[name], scale)
+    assert len({point.config.id for point in points}) == len(points)
+    assert len({tuple(point.axes.items()) for point in points}) == len(points)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scale_paper_is_the_paper(name: str) -> None:
+    points = study_points(STUDIES[name], "paper")
+    assert len(points) == PAPER_RUNS[name]
+    assert {point.config.model.d_model for point in points} == {16, 32, 64, 128, 256}
+    for point in points:
+        config = point.config
+        atr = config.task.name == "atr"
+        rates = {3e-5, 1e-4, 3e-4, 1e-3, 3e-3} if atr else {3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2}
+        assert config.optimiser.lr in rates
+        assert (config.data.documents, config.data.batch_size) == (100_032, 32)
+        assert config.data.steps == (100_032 if atr else 50_016)
+        assert not config.data.shuffle
+        assert (config.optimiser.betas, config.optimiser.eps, config.optimiser.weight_decay) == ((0.9, 0.999), 1e-8, 0)
+        assert (config.schedule.warmup, config.schedule.decay, config.optimiser.clip) == (0.1, "cosine", None)
+        assert config.evaluate.documents == 320
+        assert config.evaluate.stop_at is None
+        assert config.evaluate.patience is None
+        task = config.task.options
+        assert task["queries"] == 1
+        if atr:
+            grammar = ("terminals", "nonterminals", "max_depth", "max_rhs", "max_rules", "head", "terminal_weight")
+            assert [task[option] for option in grammar] == [20, 40, 10, 5, 5, "right", 20.0]
+            assert (task["min_length"], task["max_length"]) == (3, 1024)
+        else:
+            assert (task["pairs"], task["keys"], task["values"]) == (16, 4096, 4096)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_axes_are_what_the_runs_have(scale: str) -> None:
+    for study in STUDIES.values():
+        for point in study_points(study, scale):
+            config = point.config
+            where = {
+                "task": config.task.name, "mixer": config.mixer.name, "lr": config.optimiser.lr, "seed": config.seed,
+                "d_model": config.model.d_model, "n_layers": config.model.n_layers, "positions": config.model.positions,
+                "d_conv": config.mixer.options.get("d_conv"), "kernel_size": config.mixer.options.get("kernel_size"),
+            }  # fmt: skip
+            assert point.axes == {axis: where[axis] for axis in point.axes}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_varies_is_what_the_paper_varies(scale: str) -> None:
+    def values(name: str, axis: str) -> set[object]:
+        return {point.axes[axis] for point in study_points(STUDIES[name], scale)}
+
+    for name in ("ar", "atr", "position", "atr_holdout", "one_layer", "depth", "sibling"):
+        assert values(name, "mixer") == set(MIXERS)
+    for name in ("ar_mamba_conv", "atr_mamba_conv"):
+        assert values(name, "d_conv") == {4, 3, 2, 1, 0}
+    assert values("ar_based_conv", "kernel_size") == {1, 2, 3, 4, -1}
+    assert values("position", "positions") == {"none", "learned"}
+    assert values("position", "task") == values("one_layer", "task") == {"ar", "atr"}
+    assert values("one_layer", "n_layers") == {1, 2}
+    assert values("depth", "n_layers") == values("sibling", "n_layers") == {1, 2, 3}
+    held_out = {point.config.task.options["holdout"] for point in study_points(STUDIES["atr_holdout"], scale)}
+    assert held_out == {0.2}
+    asked = {tuple(point.config.task.options["query"]) for point in study_points(STUDIES["sibling"], scale)}
+    assert asked == {("sibling",)}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_studies_share_the_runs_that_they_have_in_common(scale: str) -> None:
+    def ids(name: str) -> set[str]:
+        return {point.config.id for point in study_points(STUDIES[name], scale)}
+
+    for name in ("ar_mamba_conv", "ar_based_conv", "ar_mamba_inside", "position", "one_layer", "depth"):
+        assert ids("ar") & ids(name), name
+    for name in ("atr_mamba_conv", "position", "one_layer"):
+        assert ids("atr") & ids(name), name
+
+
+def test_seeds_rates_and_choices() -> None:
+    study = STUDIES["ar"]
+    few = study_points(study, "laptop", seeds=3, wanted={"mixer": ["mamba"], "d_model": [128]}, rates=[1e-4])
+    assert [(p.axes["mixer"], p.axes["d_model"], p.axes["lr"], p.axes["seed"]) for p in few] == [
+        ("mamba", 128, 1e-4, seed) for seed in range(3)
+    ]
+    assert [p.config.seed for p in few] == [0, 1, 2]
+    one = study_points(study, "laptop")
+    three = study_points(study, "laptop", seeds=3)
+    assert {p.config.id for p in one} == {p.config.id for p in three if p.axes["seed"] == 0}
+    with pytest.raises(UserError, match=r"unknown scale 'huge'"):
+        study_points(study, "huge")
+    with pytest.raises(UserError, match="at least 1"):
+        study_points(study, "laptop", seeds=0)

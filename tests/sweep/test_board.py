@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from mecheval.store import Store
+from mecheval.sweep import Event, Job
+from mecheval.sweep.board import Tally, board
+from mecheval.sweep.estimate import Estimate
+from sweep.jobs import small_jobs
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def story(jobs: list[Job]) -> list[Event]:
+    return [
+        Event(jobs[0].run, "begin"),
+        Event(jobs[1].run, "begin"),
+        Event(jobs[0].run, "step", 30, 0.5),
+        Event(jobs[1].run, "say", 10, message="[bold]its worker died[/bold]"),
+        Event(jobs[0].run, "end", 60, 0.75, "done"),
+        Event(jobs[1].run, "end", 20, None, "failed", "RuntimeError: [red]no luck[/red]"),
+    ]
+
+
+def shown(terminal: bool, store: Path) -> str:
+    screen, clock, jobs = io.StringIO(), Clock(), small_jobs(3)
+    console = Console(file=screen, force_terminal=terminal, width=100, color_system=None)
+    watcher = board(console, "ar (laptop)", clock)
+    watcher.begin(jobs, jobs[:2], Store(store), 2)
+    for event in story(jobs):
+        clock.now += 1.0
+        watcher.event(event)
+    watcher.end()
+    return screen.getvalue()
+
+
+def test_a_log_file_gets_a_line_for_each_run_that_ends(tmp_path: Path) -> None:
+    first, *lines = shown(terminal=False, store=tmp_path).splitlines()
+    assert first.startswith("ar (laptop): 2 of 3 runs to do, 2 at once, about ")
+    assert lines[0] == "[bold]its worker died[/bold]"
+    assert lines[1].startswith(
+        "done      ar · attention · d 16 · lr 0.003 · seed 0  dev acc 0.750  (2 of 3 runs · about"
+    )
+    assert lines[2] == (
+        "failed    ar · mamba · d 16 · lr 0.003 · seed 1: RuntimeError: [red]no luck[/red]  (3 of 3 runs · 1 failed)"
+    )
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_terminal_gets_a_live_table_and_what_failed_stays(tmp_path: Path) -> None:
+    text = shown(terminal=True, store=tmp_path)
+    assert "ar · attention · d 16 · lr 0.003 · seed 0" in text
+    assert "30/60" in text
+    assert "RuntimeError: [red]no luck[/red]" in text
+    assert text.endswith("\x1b[?25h") or "\x1b[?25h" in text, "the cursor is back"
+
+
+def test_a_done_sweep_draws_nothing(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    watcher = board(Console(file=screen, force_terminal=True), "ar")
+    watcher.begin(small_jobs(2), [], Store(tmp_path), 2)
+    watcher.end()
+    assert screen.getvalue().replace("\x1b[?25h", "").strip() == ""
+
+
+def test_time_left_falls_with_every_step_and_learns_from_runs_that_ended(tmp_path: Path) -> None:
+    jobs = [job for job in small_jobs(8) if job.config.mixer.name == "attention"]
+    tally = Tally(jobs, jobs, Store(tmp_path), 2, 0.0)
+    tally.event(Event(jobs[0].run, "begin"), 0.0)
+    tally.event(Event(jobs[0].run, "step", 30), 50.0)
+    before = tally.left(50.0)
+    tally.event(Event(jobs[0].run, "end", 60, 1.0, "done"), 100.0)
+    assert tally.left(100.0) == 3 * 100 / 2, "three more such runs on two workers"
+    assert before != tally.left(100.0)
+
+
+def test_a_run_that_was_continued_says_nothing_about_whole_runs(tmp_path: Path) -> None:
+    jobs = small_jobs(2)
+    tally = Tally(jobs[:1], jobs[:1], Store(tmp_path), 1, 0.0)
+    tally.event(Event(jobs[0].run, "begin", 59), 0.0)
+    tally.event(Event(jobs[0].run, "end", 60, 1.0, "done"), 1000.0)
+    assert Estimate().seconds(jobs[0].config) == tally._estimate.seconds(jobs[0].config)
+
+
+def test_an_estimate_takes_runs_of_the_same_shape_from_the_store() -> None:
+    one, _, other, _ = small_jobs(4)  # two of attention that differ in the seed
+    row = {"status": "done", "seconds": 12.5, "config": one.config.to_dict()}
+    assert Estimate([row]).seconds(other.config) == 12.5
+    assert Estimate([{**row, "status": "interrupted"}]).seconds(other.config) != 12.5
+
+
+def test_larger_runs_are_expected_to_take_longer() -> None:
+    guess = Estimate().seconds
+    small, deep, wide, many = (
+        small_jobs(1, **options)[0].config for options in ({}, {"n_layers": 3}, {"d_model": 64}, {"steps": 600})
+    )
+    assert guess(small) < guess(deep)
+    assert guess(small) < guess(wide)
+    assert abs(guess(many) / guess(small) - 10) < 1e-6
