@@ -10,7 +10,7 @@ quickstart: .venv/.core
 	@$(BIN)/mecheval sample atr --preset laptop -n 1 --seed 0 --tree
 
 test: .venv/.dev
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
 
 check: .venv/.dev
 	$(BIN)/ruff check .

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
 MISSING = "–"
-SHOWN = {"dev_accuracy": "dev acc", "test_accuracy": "test acc"}
+SHOWN = {
+    "dev_accuracy": "dev\nacc", "test_accuracy": "test\nacc", "original": "orig-\ninal", "corrupted": "cor-\nrupted",
+}  # fmt: skip
 NAMES = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel"}
-HIDDEN = ("run", "step", "seconds", "dev_likelihood", "test_likelihood", "agreement", "summary", "lr", "seed", "seeds")
+HIDDEN = ("run", "step", "seconds", "dev_likelihood", "test_likelihood", "agreement", "summary", "seed")
 
 
 @dataclass(frozen=True)
@@ -43,22 +45,32 @@ def study_table(listed: list[Listed], scale: str) -> Table:
     return table
 
 
-def result_table(frame: pd.DataFrame) -> Table:
+def result_table(study: Study, frame: pd.DataFrame) -> Table:
     """What was chosen, a row for each setting; over several seeds the means, and all verdicts."""
     columns = [name for name in frame.columns if name not in HIDDEN and not name.startswith("dev_attribution")]
     axes = columns[: columns.index("status")]
-    numbers = [name for name in columns if name not in (*axes, "status", "verdict")]
+    axes = [name for name in axes if name == "mixer" or frame[name].nunique() > 1]
+    axes = [name for name in axes if name != "lr" or study.every_rate]
+    numbers = [name for name in columns if name not in (*columns[: columns.index("status") + 1], "verdict")]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in axes:
-        table.add_column(NAMES.get(name, name), justify="left" if name in ("mixer", "task", "positions") else "right")
+        text = name in ("mixer", "task", "positions")
+        table.add_column(NAMES.get(name, name), justify="left" if text else "right", no_wrap=True, vertical="bottom")
     for name in numbers:
-        table.add_column(SHOWN.get(name, name.replace("_", " ")), justify="right")
-    table.add_column("verdict")
+        table.add_column(SHOWN.get(name) or _two_lines(name), justify="right", no_wrap=True, vertical="bottom")
+    table.add_column("verdict", vertical="bottom")
     for values, rows in frame.groupby(axes, sort=False, dropna=False):
         cells = [Text(_axis(name, value)) for name, value in zip(axes, values, strict=True)]
         cells += [Text(_mean(rows[name])) for name in numbers]
         table.add_row(*cells, Text(_verdicts(rows)))
     return table
+
+
+def _two_lines(name: str) -> str:
+    """restored_value -> at / value; conv0_at_next_key -> conv0 / at next key; attribution_key -> attr. / key"""
+    first, _, rest = name.partition("_")
+    words = {"restored": "at", "attribution": "attr."}
+    return f"{words.get(first, first)}\n{rest.replace('_', ' ')}"
 
 
 def _axis(name: str, value: Any) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from mecheval.store import Store
@@ -41,7 +41,7 @@ def made(tmp_path: Path) -> Callable[[dict[float, tuple[Any, ...]]], pd.DataFram
 
     def make(by_rate: dict[float, tuple[Any, ...]]) -> pd.DataFrame:
         store, study = Store(tmp_path), STUDIES["ar"]
-        wanted = {"mixer": ["mamba"], "d_model": [128]}
+        wanted: dict[str, list[Any]] = {"mixer": ["mamba"], "d_model": [128]}
         points = study_points(study, "laptop", wanted=wanted, rates=list(by_rate))
         for point in points:
             given = by_rate[point.axes["lr"]]

@@ -24,7 +24,7 @@ PAPER_RUNS = {
 def test_every_study_of_the_paper_is_there() -> None:
     assert list(STUDIES) == NAMES
     assert [study.figure for study in STUDIES.values()] == FIGURES
-    with pytest.raises(UserError, match="unknown study 'arr'.*ar"):
+    with pytest.raises(UserError, match=r"unknown study 'arr'.*ar"):
         get_study("arr")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -10,14 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, given_options, print_json
-from mecheval.errors import UnknownName
+from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # they need torch, which is slow to import
     from mecheval.config import RunConfig
     from mecheval.store import Store
 
-StorePath = Annotated[Path, typer.Option("--store", help="Folder of runs (or set MECHEVAL_STORE).")]
+
+def _folder(path: Path) -> Path:
+    """A URL would become a strange folder here."""
+    if re.match(r"[\w+]+:/", str(path)):
+        raise UserError(f"--store: this command needs a folder, not a URL (got {path}); see docs/cluster.md.")
+    return path
+
+
+StorePath = Annotated[Path, typer.Option("--store", callback=_folder, help="Folder of runs (or set MECHEVAL_STORE).")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or as much of it as is unique.")]
 
 

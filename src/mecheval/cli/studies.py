@@ -74,7 +74,7 @@ def study(
 ) -> None:
     """Train, intervene, choose learning rates, draw: a whole figure of the paper. Repeat it to go on."""
     with aside.status("loading"):
-        from mecheval.store.mirror import open_store
+        from mecheval.store.mirror import is_url, open_store
         from mecheval.studies import STUDIES, get_study, study_points
         from mecheval.sweep import Job, Stopped, sweep
         from mecheval.sweep.board import board
@@ -86,7 +86,10 @@ def study(
             raise UserError(f"name a study. Choices: {', '.join([*STUDIES, ALL])}.")
         rates = _rates(lr)
         plans = [(study, study_points(study, scale, seeds, wanted, rates)) for study in studies]
-        workforce, opened = _engine(engine, workers, address, cpus, gpus), open_store(store)
+        if is_url(store) and engine == "local":
+            raise UserError("a store behind a URL is for --engine ray; the local engine needs a folder.")
+        opened = open_store(store)
+        workforce = _engine(engine, workers, address, cpus, gpus)
     failures = 0
     for number, (study, points) in enumerate(plans, start=1):
         began = time.monotonic()
@@ -112,11 +115,14 @@ def _show(
     """The table and the figure of a study."""
     from mecheval.figures import save
     from mecheval.show_studies import result_table
+    from mecheval.store import writing
     from mecheval.studies import chosen, results
     from mecheval.training.progress import duration
 
     frame = chosen(study, results(study, points, store))
     path = folder / f"{study.name}-{scale}"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     chart = study.draw(frame, f"{study.question} (figure {study.figure}, scale {scale})")
     for suffix in (".svg", ".png", ".json"):
         save(chart, path.with_name(path.name + suffix))
@@ -124,7 +130,7 @@ def _show(
         sys.stdout.write(frame.to_json(orient="records", indent=1) + "\n")
         return
     console.print(f"\n{study.name}: {study.question}", markup=False, style="bold")
-    console.print(result_table(frame))
+    console.print(result_table(study, frame))
     spent = f" · {duration(took)}" if took else ""
     aside.print(f"figure {study.figure}: {path}.svg{spent}", markup=False, highlight=False, soft_wrap=True)
 

@@ -14,27 +14,17 @@ from mecheval.studies import (
     position,
     sibling,
 )
-from mecheval.studies.tables import chosen, results, study_points
 from mecheval.studies.study import SCALES, Reading, Study
+from mecheval.studies.tables import chosen, results, study_points
 
 __all__ = ["SCALES", "STUDIES", "Reading", "Study", "chosen", "get_study", "results", "study_points"]
 
-STUDIES: dict[str, Study] = {
-    module.STUDY.name: module.STUDY
-    for module in (
-        ar,
-        ar_mamba_conv,
-        ar_based_conv,
-        ar_mamba_inside,
-        atr,
-        atr_mamba_conv,
-        position,
-        atr_holdout,
-        one_layer,
-        depth,
-        sibling,
-    )  # fmt: skip
-}
+_MODULES = (
+    ar, ar_mamba_conv, ar_based_conv, ar_mamba_inside, atr, atr_mamba_conv, position, atr_holdout, one_layer, depth,
+    sibling,
+)  # fmt: skip
+STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}
+"""In the order of the paper's figures."""
 
 
 def get_study(name: str) -> Study:

@@ -13,9 +13,13 @@ MIXERS = ("attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba"
 BASE: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("ar", "paper"): {"preset": "paper"},
     ("atr", "paper"): {"preset": "paper"},
-    ("ar", "laptop"): {"preset": "laptop"},
-    ("atr", "laptop"): {"preset": "laptop"},
-}
+    ("ar", "laptop"): {
+        "preset": "laptop", "pairs": 4, "keys": 8, "values": 32, "queries": 4, "batch_size": 64, "steps": 2000,
+    },
+    ("atr", "laptop"): {"preset": "laptop", "max_length": 32, "batch_size": 64, "steps": 1200, "evaluate.every": 100},
+}  # fmt: skip
+"""Few keys and many values let every mixer but BaseConv learn within 2,000 steps; four queries a document give four
+times the signal, and a model without recall an accuracy of 0.52, by excluding the answers already given."""
 WIDTHS = {
     ("ar", "paper"): (16, 32, 64, 128, 256),
     ("atr", "paper"): (16, 32, 64, 128, 256),

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mecheval.errors import UserError
+from mecheval.store import Store, StoreError
+from mecheval.store.mirror import local_copy, open_store
+from mecheval.sweep import ray_task
+from mecheval.sweep.job import Event, Job, work
+from mecheval.sweep.ray_engine import RayEngine, fits
+from training.runs import left_over, published, tiny
+
+pytest.importorskip("ray", reason="the extra `ray` is not installed")
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves the log files of its processes open
+]
+
+LONG = [Job(tiny(steps=800, every=100, seed=seed)) for seed in range(2)]
+"""Long enough to be killed in the middle."""
+SHORT = [Job(tiny(steps=100, every=50, lr=lr, seed=seed)) for lr in (1e-3, 3e-3) for seed in range(5)]
+JOBS = [*LONG, *SHORT]
+DRIVER = """
+import json, sys
+from mecheval.store import Store
+from mecheval.sweep import Job, Stopped, pending
+from mecheval.sweep.ray_engine import RayEngine
+
+given = json.loads(sys.argv[1])
+jobs = pending([Job.read(job) for job in given["jobs"]], Store(given["store"]))
+engine = RayEngine(given["address"], checkpoint_seconds=given["seconds"])
+try:
+    engine.run(jobs, given["store"], lambda event: print(json.dumps(event), flush=True))
+except Stopped as stopped:
+    sys.exit(100 + stopped.signal)
+"""
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What the runs are when one process works on one after the other."""
+    store = tmp_path_factory.mktemp("plain")
+    for job in JOBS:
+        work(job, str(store), lambda event: None)
+    found = {job.run: published(Store(store).folder(job.run)) for job in JOBS}
+    assert all(len(files) == 6 for files in found.values())
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head with one core, on which the driver is."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    from ray.cluster_utils import Cluster
+
+    size = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    quick = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 4}
+    head = {**size, "include_dashboard": False, "_system_config": quick}
+    started = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        yield started
+    finally:
+        started.shutdown()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def second(cluster: Any) -> Iterator[Any]:
+    """Another node with one core."""
+    node = cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
+    yield node
+    if node in cluster.list_all_nodes():
+        cluster.remove_node(node, allow_graceful=False)
+
+
+def results(store: Store, jobs: Sequence[Job]) -> dict[str, dict[str, bytes]]:
+    return {job.run: published(store.folder(job.run)) for job in jobs}
+
+
+def some(expected: dict[str, dict[str, bytes]], jobs: Sequence[Job]) -> dict[str, dict[str, bytes]]:
+    return {job.run: expected[job.run] for job in jobs}
+
+
+def test_a_node_dies_and_every_run_ends_as_if_it_never_had(
+    tmp_path: Path, cluster: Any, second: Any, expected: dict[str, dict[str, bytes]]
+) -> None:
+    heard: list[Event] = []
+
+    def listen(event: Event) -> None:
+        heard.append(event)
+        saved = all(list(Store(tmp_path).folder(job.run).checkpoints.glob("*.json")) for job in LONG)
+        if saved and second in cluster.list_all_nodes():  # each node is in the middle of one
+            cluster.remove_node(second, allow_graceful=False)
+
+    engine = RayEngine(cluster.address, checkpoint_seconds=0.1)
+    assert engine.workers == 2
+    engine.run(JOBS, str(tmp_path), listen)
+    ends = [event for event in heard if event.kind == "end"]
+    assert sorted(event.run for event in ends) == sorted(job.run for job in JOBS)
+    assert {event.status for event in ends} == {"done"}
+    again = [event for event in heard if event.kind == "say" and "its worker died" in event.message]
+    assert len(again) == 1
+    assert again[0].message.endswith("begun again from its checkpoint")
+    resumed = [event.step for event in heard if event.kind == "begin" and event.run == again[0].run]
+    assert len(resumed) == 2
+    assert resumed[1] > 0
+    store = Store(tmp_path)
+    assert store.ids() == sorted(job.run for job in JOBS)
+    assert results(store, JOBS) == expected
+    assert not any(left_over(store.folder(run)) for run in store.ids())
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+class Driver:
+    """A sweep in another process."""
+
+    def __init__(self, cluster: Any, store: Path, jobs: Sequence[Job], checkpoint_seconds: float) -> None:
+        given = {"jobs": [job.to_dict() for job in jobs], "store": str(store), "address": cluster.address}
+        given["seconds"] = checkpoint_seconds
+        self.heard: list[Event] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, json.dumps(given)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def listen(self, until: Callable[[list[Event]], bool]) -> None:
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            self.heard.append(Event(*json.loads(line)))
+            if until(self.heard):
+                break
+
+    def finish(self) -> int:
+        self.listen(lambda heard: False)
+        assert self.process.stderr is not None
+        with self.process:
+            said = self.process.stderr.read()
+        assert said == ""  # Ray prints nothing over our display
+        return self.process.returncode
+
+    def ended(self) -> set[str]:
+        return {event.run for event in self.heard if event.kind == "end"}
+
+
+def test_a_driver_that_is_stopped_or_killed_goes_on_where_it_was(
+    tmp_path: Path, cluster: Any, second: Any, expected: dict[str, dict[str, bytes]]
+) -> None:
+    long, jobs, store = LONG[0].run, [LONG[0], *SHORT[:3]], Store(tmp_path)
+    stopped = Driver(cluster, tmp_path, jobs, checkpoint_seconds=1000)
+    stopped.listen(lambda heard: heard[-1].run == long and heard[-1].step > 0)
+    stopped.process.terminate()
+    assert stopped.finish() == 100 + signal.SIGTERM
+    saved = store.folder(long).status()
+    assert saved["status"] == "interrupted"
+    assert saved["step"] > 0  # saved for the signal: the next checkpoint was far away
+    assert not any(store.folder(run).is_held() for run in store.ids())
+
+    killed = Driver(cluster, tmp_path, jobs, checkpoint_seconds=0.1)
+    killed.listen(lambda heard: {long, "end"} <= {word for event in heard for word in (event.run, event.kind)})
+    killed.process.kill()
+    assert killed.finish() == -signal.SIGKILL
+    assert next(event.step for event in killed.heard if event.run == long) == saved["step"]
+    done = stopped.ended() | killed.ended()
+    times = {run: (store.folder(run).path / "status.json").stat().st_mtime_ns for run in done}
+    assert 0 < len(done) < len(jobs)
+
+    last = Driver(cluster, tmp_path, jobs, checkpoint_seconds=0.1)
+    assert last.finish() == 0
+    assert done.isdisjoint(event.run for event in last.heard)
+    assert {run: (store.folder(run).path / "status.json").stat().st_mtime_ns for run in done} == times
+    assert results(store, jobs) == some(expected, jobs)
+
+
+def test_a_store_behind_a_url_and_a_run_that_fails(
+    tmp_path: Path, cluster: Any, second: Any, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url, jobs, bad = f"file://{tmp_path}/far", SHORT[:3], Job(SHORT[3].config, splits=("nonsense",))
+    heard: list[Event] = []
+    readable: set[str] = set()
+
+    def listen(event: Event) -> None:
+        heard.append(event)
+        if event.kind == "end":  # its results can be read now
+            readable.update(Store(local_copy(url)).evaluations()["run"])
+            assert event.run in readable
+
+    RayEngine(cluster.address, checkpoint_seconds=0.1).run([bad, *jobs], url, listen)
+    ends = {event.run: event for event in heard if event.kind == "end"}
+    assert {run: event.status for run, event in ends.items()} == {
+        bad.run: "failed", **{job.run: "done" for job in jobs}
+    }  # fmt: skip
+    assert "nonsense" in ends[bad.run].message
+    assert sum(event.kind == "begin" and event.run == bad.run for event in heard) == 1  # it is not tried again
+    assert results(open_store(url), jobs) == results(Store(tmp_path / "far"), jobs) == some(expected, jobs)
+    assert not list((tmp_path / "far").rglob("checkpoint/*"))
+    assert not list((tmp_path / "far").rglob("lock"))
+
+
+def test_a_worker_that_always_dies_is_given_up(tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mecheval.sweep import ray_engine
+
+    def dies(*given: Any) -> str:
+        os._exit(1)
+
+    monkeypatch.setattr(ray_engine, "task", dies)
+    heard: list[Event] = []
+    RayEngine(cluster.address, tries=2).run(SHORT[:1], str(tmp_path), heard.append)
+    assert [event.kind for event in heard] == ["say", "end"]
+    assert heard[-1].status == "failed"
+    assert heard[-1].message == "its worker died (WorkerCrashedError), 2 times"
+
+
+def test_more_than_any_node_has_is_refused(tmp_path: Path, cluster: Any) -> None:
+    with pytest.raises(UserError, match=r"no node .* has the 1 CPUs and 1 GPUs .*\(nodes have: 1 CPUs and 0 GPUs\)"):
+        RayEngine(cluster.address, gpus=1)
+    engine = RayEngine(cluster.address)
+    with pytest.raises(UserError, match=r"no node .* has the 3 CPUs"):
+        engine.run([Job(tiny(threads=3))], str(tmp_path), lambda event: None)
+
+
+def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"cannot join the Ray cluster at 127.0.0.1:9: .*ray start --head"):
+        RayEngine("127.0.0.1:9")
+    with pytest.raises(UserError, match="auto or host:port"):
+        RayEngine("ray://somewhere")
+    assert time.monotonic() - began < 10
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install 'mecheval\[ray\]'"):
+        RayEngine("auto")
+
+
+def test_a_store_that_a_node_does_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_task, "SHARED_SECONDS", 0.0)
+    with pytest.raises(StoreError, match=r"not shared with node .* or a URL"):
+        ray_task.check_shared(str(tmp_path), ".sweep-1")
+    (tmp_path / ".sweep-1").touch()
+    ray_task.check_shared(str(tmp_path), ".sweep-1")
+
+
+def test_a_node_takes_as_many_jobs_as_fit() -> None:
+    assert fits({"CPU": 8.0, "GPU": 2.0}, 1, 0) == 8
+    assert fits({"CPU": 8.0, "GPU": 2.0}, 1, 1) == 2
+    assert fits({"CPU": 8.0, "GPU": 2.0}, 3, 0.5) == 2
+    assert fits({"CPU": 8.0}, 1, 1) == 0

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from commands import Command
+from mecheval.store import Store
+from mecheval.studies import STUDIES, scales
+
+TINY = {
+    "preset": "laptop", "d_model": 16, "batch_size": 8, "steps": 20, "evaluate.documents": 16, "evaluate.every": 10,
+}  # fmt: skip
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line, with studies of runs that take a moment."""
+    tasks = {"ar": {"pairs": 2, "queries": 1}, "atr": {"max_length": 8, "queries": 1}}
+    base = {(task, "laptop"): {**TINY, **options} for task, options in tasks.items()}
+    monkeypatch.setattr(scales, "BASE", {**scales.BASE, **base})
+    monkeypatch.setattr(scales, "WIDTHS", {**scales.WIDTHS, ("ar", "laptop"): (16,), ("atr", "laptop"): (16,)})
+    return Command(monkeypatch, capsys)
+
+
+def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    words = ["study", "ar", "--store", store, "--only", "mixer=attention,delta_net", "lr=1e-3"]
+    code, out, err = command(*words)
+    assert code == 0, err
+    assert "ar: Which mixers recall" in out
+    assert [line.split()[0] for line in out.splitlines() if line.startswith(("attention", "delta_net"))] == [
+        "attention", "delta_net",
+    ]  # fmt: skip
+    assert err.count("done ") == 2
+    for suffix in ("svg", "png", "json"):
+        assert (tmp_path / "store" / "figures" / f"ar-laptop.{suffix}").stat().st_size > 1000
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "store" / "runs").rglob("*") if path.is_file()}
+    code, again, err = command(*words)
+    assert (code, again) == (0, out)
+    assert "done " not in err
+    assert stamps == {path: path.stat().st_mtime_ns for path in stamps}
+
+
+def test_results_as_json(command: Command, tmp_path: Path) -> None:
+    words = ["study", "ar", "--store", str(tmp_path), "--only", "mixer=attention", "--lr", "1e-3,1e-2", "--seeds", "2"]
+    code, out, err = command(*words, "--json")
+    assert code == 0, err
+    rows = json.loads(out)
+    assert [(row["mixer"], row["seed"]) for row in rows] == [("attention", 0), ("attention", 1)]
+    assert {row["lr"] for row in rows} <= {1e-3, 1e-2}
+    assert len(Store(tmp_path).ids()) == 4
+
+
+def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("list", "studies", "--store", str(tmp_path), "--json")
+    assert code == 0
+    rows = {row["study"]: row for row in json.loads(out)}
+    assert list(rows) == list(STUDIES)
+    assert all(row["done"] == 0 and row["seconds"] > 0 for row in rows.values())
+    command("study", "ar", "--store", str(tmp_path), "--only", "mixer=attention")
+    rows = {row["study"]: row for row in json.loads(command("list", "studies", "--store", str(tmp_path), "--json")[1])}
+    assert rows["ar"]["done"] == 2
+    assert rows["depth"]["done"] == 0  # another width
+    text = command("list", "studies", "--store", str(tmp_path))[1]
+    assert "question (scale laptop)" in text
+    assert "4b" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["arr"], "unknown study 'arr'"),
+        (["ar", "--scale", "huge"], "unknown scale 'huge'. Choices: laptop, paper."),
+        (["ar", "--only", "mixer"], "--only takes AXIS=VALUE,VALUE (got 'mixer')"),
+        (["ar", "--only", "mixr=mamba"], "unknown axis 'mixr'"),
+        (["ar", "--only", "mixer=mambo"], "no run has mixer mambo. Choices: attention, base_conv"),
+        (["ar", "--lr", "fast"], "--lr takes numbers with commas between (got 'fast')"),
+        (["ar", "--seeds", "0"], "seeds: must be at least 1 (got 0)"),
+        (["ar", "--engine", "rya"], "unknown engine 'rya'"),
+        (["ar", "--store", "s3://bucket/runs"], "a store behind a URL is for --engine ray"),
+        (["mixer=mamba"], "name a study. Choices: ar, ar_mamba_conv"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_is_written(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command("study", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_run_is_told_and_the_others_are_kept(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = {**scales.BASE["ar", "laptop"], "device": "cuda:7"}
+    monkeypatch.setattr(scales, "BASE", {**scales.BASE, ("ar", "laptop"): broken})
+    code, _, err = command("study", "ar", "--store", str(tmp_path), "--only", "mixer=attention", "lr=1e-3")
+    assert code == 2
+    assert "failed: ar · attention · d 16 · lr 0.001 · seed 0" in err
+    assert "device cuda:7: PyTorch sees" in err
+    assert "1 runs failed (see above); the same command tries them again." in err
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "from mecheval.cli import main; main()", "study", "ar", "--store", str(tmp_path)]
+    words += ["--only", "mixer=attention", "d_model=128", "lr=0.001"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        deadline = time.monotonic() + 60
+        while not any((tmp_path / "runs").glob("*/status.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(30) == 130
+    assert "Traceback" not in said
+    assert "the same command goes on from there" in said
+    (row,) = Store(tmp_path).rows()
+    assert row["status"] == "interrupted"
