@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks import convs, delta, growth, interventions, layers, scan, steps, tasks, training
+from benchmarks import convs, delta, growth, interventions, layers, scan, steps, sweeps, tasks, training
 from benchmarks.harness import show
 
-show([row for part in (tasks, scan, delta, convs, layers, steps, training, interventions) for row in part.run()])
+show(
+    [row for part in (tasks, scan, delta, convs, layers, steps, training, interventions, sweeps) for row in part.run()]
+)
 for case in tasks.CASES:
     tasks.peak_memory(case)
 training.shares()
+sweeps.done_again()
 growth.main()

@@ -67,7 +67,8 @@ def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path) 
     command("study", "ar", "--store", str(tmp_path), "--only", "mixer=attention")
     rows = {row["study"]: row for row in json.loads(command("list", "studies", "--store", str(tmp_path), "--json")[1])}
     assert rows["ar"]["done"] == 2
-    assert rows["depth"]["done"] == 0  # another width
+    assert rows["depth"]["done"] == 2, "the same runs: two layers of the same width"
+    assert rows["atr"]["done"] == 0
     text = command("list", "studies", "--store", str(tmp_path))[1]
     assert "question (scale laptop)" in text
     assert "4b" in text
@@ -126,3 +127,17 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert "the same command goes on from there" in said
     (row,) = Store(tmp_path).rows()
     assert row["status"] == "interrupted"
+
+
+def test_a_study_is_drawn_again_from_the_store(command: Command, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    code, out, err = command("draw", "study", "ar", "--store", store, "--curves")
+    assert (code, out) == (2, "")
+    assert "the store has no learning curves of ar" in err
+    command("study", "ar", "--store", store, "--only", "mixer=attention", "lr=1e-3")
+    for words, name in (([], "a.svg"), (["--curves"], "b.json")):
+        path = tmp_path / name
+        code, out, err = command("draw", "study", "ar", "--store", store, *words, "--save", str(path))
+        assert (code, out) == (0, f"wrote {path}\n"), err
+        assert path.stat().st_size > 1000
+    assert (tmp_path / "store" / "figures" / "ar-laptop-curves.png").exists()

@@ -33,8 +33,9 @@ def runs(readings: Sequence[str] = (), **axes: Sequence[Any]) -> pd.DataFrame:
     usual: dict[str, Sequence[Any]] = {"mixer": ["mamba"], "d_model": [16], "lr": [1e-3], "seed": [0]}
     names = usual | axes
     rows = [dict(zip(names, values, strict=True)) for values in itertools.product(*names.values())]
-    frame = pd.DataFrame(rows).assign(status="done", step=10, verdict="induction")
+    frame = pd.DataFrame(rows)
     frame["run"] = [f"{index:012x}" for index in range(len(frame))]
+    frame = frame.assign(status="done", step=10, verdict="induction")
     scores = ["dev_accuracy", "dev_likelihood", "test_accuracy", "test_likelihood", "original", "corrupted", *readings]
     return frame.assign(**dict.fromkeys(scores, 0.5))
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mecheval.studies
 from mecheval.errors import UserError
-from mecheval.studies import SCALES, STUDIES, get_study, study_points
+from mecheval.store import Store
+from mecheval.studies import SCALES, STUDIES, charts, get_study, results, study_points
 from mecheval.studies.scales import MIXERS
 
 NAMES = [
@@ -128,3 +131,18 @@ def test_seeds_rates_and_choices() -> None:
         study_points(study, "huge")
     with pytest.raises(UserError, match="at least 1"):
         study_points(study, "laptop", seeds=0)
+
+
+def test_the_example_of_a_new_study_works(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    block = re.search(r"## Adding a study.*?```python\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    names: dict[str, Any] = {}
+    exec(block[1], names)
+    study, store = names["STUDY"], Store(tmp_path)
+    for scale in SCALES:
+        points = study_points(study, scale)
+        assert {point.axes["num_heads"] for point in points} == {1, 2, 4}
+        frame = results(study, points, store)
+        assert list(charts(study, frame, store, scale)) == [f"heads-{scale}"]
+        assert frame["at_value"].isna().all()

@@ -1,4 +1,4 @@
-"""Commands that draw: a grammar and a document of it, an intervention on one document, the mechanisms of all runs."""
+"""Commands that draw: a grammar with a document, an intervention on one, the mechanisms of all runs, a study."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options
 from mecheval.cli.interventions import Split, State
 from mecheval.cli.runs import Run, StorePath
+from mecheval.cli.studies import Scale, Seeds, StoreAddress
 from mecheval.cli.tasks import Preset
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
@@ -99,6 +100,32 @@ def mechanisms(
     with aside.status("reading"):
         rows = mechanism_rows(Store(store), task)
     _write(mechanisms_figure(rows, f"Who stores the association where: {task}"), save)
+
+
+@draw.command("study")
+def draw_study(
+    name: Annotated[str, typer.Argument(metavar="STUDY", help="A study of `mecheval list studies`.")],
+    scale: Scale = "laptop",
+    seeds: Seeds = 1,
+    curves: Annotated[bool, typer.Option("--curves", help="Draw the learning curves instead.")] = False,
+    store: StoreAddress = DEFAULT_STORE,
+    save: Annotated[Path | None, typer.Option(help="The file; default: <study>-<scale>.svg.")] = None,
+) -> None:
+    """Draw a study's figure from what the store has of it."""
+    from mecheval import figures
+    from mecheval.store.mirror import open_store
+    from mecheval.studies import charts, get_study, results, study_points
+
+    study = get_study(name)
+    wanted = f"{name}-{scale}-curves" if curves else f"{name}-{scale}"
+    path = save or Path(f"{wanted}.svg")
+    figures.check_suffix(path)
+    with aside.status("reading"):
+        opened = open_store(store)
+        drawn = charts(study, results(study, study_points(study, scale, seeds), opened), opened, scale)
+    if wanted not in drawn:
+        raise UserError(f"the store has no learning curves of {name}; `mecheval study {name}` makes them.")
+    _write(drawn[wanted], path)
 
 
 def _write(chart: ChartType, path: Path) -> None:

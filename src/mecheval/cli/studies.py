@@ -112,27 +112,28 @@ def study(
 def _show(
     study: Study, points: Sequence[Point], store: Store, folder: Path, scale: str, took: float, as_json: bool
 ) -> None:
-    """The table and the figure of a study."""
+    """The table and the figures of a study."""
     from mecheval.figures import save
     from mecheval.show_studies import result_table
     from mecheval.store import writing
-    from mecheval.studies import chosen, results
+    from mecheval.studies import charts, chosen, results
     from mecheval.training.progress import duration
 
-    frame = chosen(study, results(study, points, store))
-    path = folder / f"{study.name}-{scale}"
+    every = results(study, points, store)
+    frame = chosen(study, every)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    chart = study.draw(frame, f"{study.question} (figure {study.figure}, scale {scale})")
-    for suffix in (".svg", ".png", ".json"):
-        save(chart, path.with_name(path.name + suffix))
+    for name, chart in charts(study, every, store, scale).items():
+        for suffix in ("svg", "png", "json"):
+            save(chart, folder / f"{name}.{suffix}")
     if as_json:
         sys.stdout.write(frame.to_json(orient="records", indent=1) + "\n")
         return
     console.print(f"\n{study.name}: {study.question}", markup=False, style="bold")
     console.print(result_table(study, frame))
     spent = f" · {duration(took)}" if took else ""
-    aside.print(f"figure {study.figure}: {path}.svg{spent}", markup=False, highlight=False, soft_wrap=True)
+    where = folder / f"{study.name}-{scale}"
+    aside.print(f"figure {study.figure}: {where}.svg{spent}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _wanted(given: Sequence[str]) -> dict[str, list[Any]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mecheval.figures.style import HUES, MISSING
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd  # type: ignore[import-untyped]
 
 NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kernel_size": "kernel", "layer": "layer"}
 """Titles of axes whose values do not speak for themselves."""
@@ -22,6 +25,15 @@ TEXTS = {
 }
 FIRST = {"mixer": tuple(HUES), "positions": ("none", "learned"), "task": ("ar", "atr")}
 """Names in their order; other names follow in the order of the table."""
+
+USUAL = ("task", "mixer", "positions", "n_layers", "d_model", "lr", "seed")
+"""Axes that any study may have; others are options of a task or mixer."""
+
+
+def option_axes(frame: pd.DataFrame) -> list[str]:
+    """The axes of a study that are options, as d_conv: its columns before `run` that are not usual ones."""
+    columns = list(frame.columns)
+    return [name for name in columns[: columns.index("run")] if name not in USUAL]
 
 
 def plain(value: Any) -> Any:
@@ -61,4 +73,6 @@ def say(axis: str, value: Any) -> str:
 
 def named(axis: str, text: str) -> str:
     """The text of a value that must be understood without an axis beside it: d_model 64."""
-    return f"{NAMES[axis]} {text}" if axis in NAMES else text
+    if axis in NAMES:
+        return f"{NAMES[axis]} {text}"
+    return text if axis in (*USUAL, "quantity") else f"{axis} {text}"

@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.figures.axes import NAMES, named, ordered, plain, say
+from mecheval.figures.axes import NAMES, named, option_axes, ordered, plain, say
 from mecheval.figures.cells import number, percent
 from mecheval.figures.matrix import GAP, beside_each_other, heading
 from mecheval.figures.style import DASHES, RAMP, chart_of, finish, mixer_marks
@@ -16,10 +16,8 @@ if TYPE_CHECKING:  # both are slow to import
     import altair as alt
     import pandas as pd  # type: ignore[import-untyped]
 
-COLOURED = ("mixer", "d_conv", "kernel_size", "lr")
-"""The first of these axes that varies has the colours."""
-DOWN = ("task", "positions", "n_layers", "d_conv", "kernel_size")
-"""Those of these axes that vary besides have a line of panels for each combination of their values."""
+DOWN = ("task", "positions", "n_layers")
+"""Those of these axes that vary, and options, have a line of panels for each combination of their values."""
 SIDES = {1: (420, 220), 2: (260, 160)}
 SIDE = (170, 120)
 """Pixels of a panel across and down, by how many stand side by side."""
@@ -42,9 +40,10 @@ def curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> alt.VConcat
 
     if runs.empty:
         raise UserError("there are no runs to show.")
-    varying = [axis for axis in dict.fromkeys((*COLOURED, *DOWN)) if axis in runs and runs[axis].nunique() > 1]
-    colour = next((axis for axis in COLOURED if axis in varying), "mixer")
-    down = [axis for axis in DOWN if axis in varying and axis != colour]
+    options = option_axes(runs)
+    varying = [axis for axis in ("mixer", *options, "lr", *DOWN) if axis in runs and runs[axis].nunique() > 1]
+    colour = next((axis for axis in ("mixer", *options, "lr") if axis in varying), "mixer")  # the first that varies
+    down = [axis for axis in (*DOWN, *options) if axis in varying and axis != colour]
     drawn = arranged_curves(history, runs, colour, [*varying, "d_model", "seed"])
     legend = _colours(colour, ordered(colour, runs[colour]))
     levels = [ordered(axis, runs[axis]) for axis in down]

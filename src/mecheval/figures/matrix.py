@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mecheval.figures.axes import NAMES, named
+from mecheval.figures.axes import NAMES, named, option_axes
 from mecheval.figures.cells import DETAILS, Cell, cells, extremes, notes
 from mecheval.figures.style import FAINT, GREY, LETTER, chart_of, fill, finish, ink, wrapped
 
@@ -55,7 +55,7 @@ def panels(
 
 def row_axis(frame: pd.DataFrame) -> str:
     """What varies besides the width: an option of one mixer, the learning rate where all are there, or the mixer."""
-    options = [axis for axis in ("d_conv", "kernel_size") if axis in frame]
+    options = option_axes(frame)
     others = [axis for axis in ("task", "positions", "n_layers", "d_model", "seed") if axis in frame]
     every_rate = frame["mixer"].nunique() == 1 and frame.duplicated(others).any()
     return options[0] if options else "lr" if every_rate else "mixer"
@@ -96,7 +96,11 @@ def grid(
             first, top, bottom = name == beside[0], level == levels[0], level == levels[-1]
             part = [cell for cell in shown if cell[panel] == name and (down is None or cell[down] == level)]
             x = alt.X(f"{across}:N", sort=columns, title=NAMES.get(across) if bottom else None)
-            y = alt.Y(f"{rows}:N", sort=names, title=(level or NAMES.get(rows)) if first else None)
+            y = alt.Y(
+                f"{rows}:N",
+                sort=names,
+                title=(level or NAMES.get(rows, rows if rows != "mixer" else None)) if first else None,
+            )
             layers = _layers(
                 chart_of(part).encode(tooltip=tooltips([down, panel, rows, across])),
                 x.scale(domain=columns).axis(orient="bottom", labelAngle=0, labels=bottom),

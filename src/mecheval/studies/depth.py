@@ -8,7 +8,7 @@ STUDY = Study(
     name="depth",
     figure="12",
     question="Which layer brings the answer to the query, in models of one, two and three layers?",
-    points=lambda scale: runs("ar", scale, mixer=MIXERS, n_layers=(1, 2, 3), **one_width(scale, 128)),
+    points=lambda scale: runs("ar", scale, mixer=MIXERS, n_layers=(1, 2, 3), **one_width("ar", scale)),
     readings=tuple(
         Reading(f"mixer{layer}_at_query", f"blocks.{layer}.mixer.output", "query", "attribution") for layer in range(3)
     ),

@@ -45,6 +45,15 @@ def runs(task: str, scale: str, options: Mapping[str, Any] = {}, /, **axes: Sequ
     return grid({"task": task, **BASE[place], **options}, **axes, **rest)
 
 
-def one_width(scale: str, width: int) -> dict[str, Sequence[int]]:
+def one_width(task: str, scale: str) -> dict[str, Sequence[int]]:
     """On a laptop a single width, for studies of something else."""
-    return {"d_model": (width,)} if scale == "laptop" else {}
+    return {"d_model": WIDTHS[task, scale][-1:]} if scale == "laptop" else {}
+
+
+def both_tasks(scale: str, **axes: Sequence[Any]) -> list[Point]:
+    """The runs of both tasks with every mixer; on a laptop, one width each."""
+    return [
+        point
+        for task in ("ar", "atr")
+        for point in runs(task, scale, task=(task,), mixer=MIXERS, **axes, **one_width(task, scale))
+    ]

@@ -13,8 +13,9 @@ from mecheval.studies.study import SCALES, Study
 from mecheval.sweep import Point, only
 from mecheval.sweep.sweeping import rows_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # both are slow to import
     import pandas as pd  # type: ignore[import-untyped]
+    from altair.typing import ChartType
 
 SCORES = ("status", "step", "seconds", "dev_accuracy", "dev_likelihood", "test_accuracy", "test_likelihood")
 STATE = "last"
@@ -64,6 +65,18 @@ def chosen(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     ranked = frame.sort_values(["dev_accuracy", "dev_likelihood"], ascending=False, na_position="last", kind="stable")
     best = ranked.groupby(axes, sort=False, dropna=False).head(1)
     return best.sort_index().reset_index(drop=True)
+
+
+def charts(study: Study, frame: pd.DataFrame, store: Store, scale: str) -> dict[str, ChartType]:
+    """The study's figure and its learning curves, by the name of their files; `frame` has every run."""
+    from mecheval.figures import curves
+
+    about = f"(figure {study.figure}, scale {scale})"
+    history = store.query("select * from history") if (frame["status"] != "missing").any() else frame[:0]
+    drawn = {f"{study.name}-{scale}": study.draw(chosen(study, frame), f"{study.question} {about}")}
+    if len(history):
+        drawn[f"{study.name}-{scale}-curves"] = curves(history, frame, f"{study.name}: learning curves {about}")
+    return drawn
 
 
 def _readings(study: Study, frame: pd.DataFrame, store: Store) -> pd.DataFrame:
