@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 MISSING = "–"
 SHOWN = {
-    "dev_accuracy": "dev\nacc", "test_accuracy": "test\nacc", "original": "orig-\ninal", "corrupted": "cor-\nrupted",
+    "test_accuracy": "test\nacc", "original": "orig-\ninal", "corrupted": "cor-\nrupted",
 }  # fmt: skip
 NAMES = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel"}
-HIDDEN = ("run", "step", "seconds", "dev_likelihood", "test_likelihood", "agreement", "summary", "seed")
+HIDDEN = ("run", "step", "seconds", "dev_accuracy", "dev_likelihood", "test_likelihood", "agreement", "summary", "seed")
 
 
 @dataclass(frozen=True)

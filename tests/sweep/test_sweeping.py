@@ -90,3 +90,14 @@ def test_the_watcher_ends_also_when_the_sweep_is_stopped(tmp_path: Path) -> None
     with pytest.raises(Stopped):
         sweep(small_jobs(1), Store(tmp_path), Stops(), heard)
     assert heard.ended
+
+
+def test_long_runs_come_before_short_ones(tmp_path: Path) -> None:
+    class Lists(Here):
+        def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
+            self.worked_on = [job.run for job in jobs]
+
+    engine = Lists()
+    short, long, middle = (small_jobs(1, steps=steps)[0] for steps in (10, 1000, 100))
+    sweep([short, long, middle], Store(tmp_path), engine, Heard())
+    assert engine.worked_on == [long.run, middle.run, short.run]

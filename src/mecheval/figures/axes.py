@@ -38,7 +38,7 @@ def option_axes(frame: pd.DataFrame) -> list[str]:
 
 def plain(value: Any) -> Any:
     """The value as plain Python; None for NaN and the like."""
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     value = value.item() if hasattr(value, "item") else value
     return None if pd.isna(value) else value

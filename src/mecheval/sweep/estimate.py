@@ -13,12 +13,16 @@ from mecheval.config import RunConfig
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import build_task
 
-OPERATIONS = 25e9
-"""A second, on one core, in matrices as small as these."""
-OVERHEAD = 1.2e-3
-"""Seconds of a step and layer that do not depend on sizes."""
-SLOWER = {"attention": 1.0, "base_conv": 1.0, "based": 1.0, "delta_net": 2.0, "hyena": 1.6, "h3": 3.0, "mamba": 2.2}
-"""A mixer's step against attention's at these lengths; others are taken for 2."""
+OVERHEAD = 0.8e-3
+"""Seconds of a step and layer that do not depend on sizes. This and what follows was measured on one core (Zen 3)."""
+OPERATIONS = 90e9
+"""A second, in products of matrices."""
+SHARE = 0.5
+"""Of the products of a layer are computed on average: the last one answers only where it is asked."""
+CHANNEL = {"attention": 16, "base_conv": 12, "based": 16, "delta_net": 45, "h3": 70, "hyena": 38, "mamba": 90}
+"""Nanoseconds a step for each token, channel and layer, beside products of matrices; others are taken for 50."""
+PARAMETER = 1.6e-9
+"""Seconds a step for each parameter: AdamW, bound by memory."""
 
 
 class Estimate:
@@ -48,19 +52,20 @@ def _shape(config: Mapping[str, Any]) -> str:
 
 def _guess(config: RunConfig) -> float:
     model, data = config.model, config.data
-    vocabulary, length, queries = _sizes(json.dumps(config.task.data(), sort_keys=True))
-    d, tokens = model.d_model, data.batch_size * length
-    inside = 6 * 14 * d * d * tokens * SLOWER.get(config.mixer.name, 2.0)  # forward and backward, a layer
-    head = 6 * d * vocabulary * data.batch_size * queries
-    adam = 60 * (vocabulary * d + model.n_layers * 14 * d * d) / 6
-    step = model.n_layers * (OVERHEAD + inside / OPERATIONS) + (head + adam) / OPERATIONS
-    return data.steps * step * 1.1  # evaluations
+    d, layers = model.d_model, model.n_layers
+    vocabulary, length, queries = _sizes(json.dumps(config.task.data(), sort_keys=True), data.batch_size)
+    tokens, weights = data.batch_size * length, 12 * d * d
+    inside = OVERHEAD + tokens * (1e-9 * CHANNEL.get(config.mixer.name, 50) * d + SHARE * 6 * weights / OPERATIONS)
+    head = 6 * d * vocabulary * data.batch_size * queries / OPERATIONS
+    step = layers * inside + head + PARAMETER * (vocabulary * d + layers * weights)
+    evaluations = 3.5 / config.evaluate.every * config.evaluate.documents / 320  # each takes as long as 3.5 steps
+    return data.steps * step * (1 + evaluations)
 
 
 @lru_cache
-def _sizes(task: str) -> tuple[int, float, int]:
-    """Vocabulary, mean tokens and queries of a document."""
+def _sizes(task: str, batch_size: int) -> tuple[int, int, int]:
+    """Vocabulary, tokens of a padded document, and queries."""
     options = json.loads(task)
     made = build_task(options.pop("name"), **options)
-    batch = made.sample(64, "dev", 0)
-    return made.vocab_size, float(batch.lengths.float().mean()), int(batch.targets.shape[1])
+    batch = made.sample(batch_size, "dev", 0)
+    return made.vocab_size, batch.tokens.shape[1], batch.targets.shape[1]

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from mecheval.store import Store
 from mecheval.store.schema import WHOLE
+from mecheval.sweep.estimate import Estimate
 from mecheval.sweep.job import Engine, Event, Job
 
 
@@ -49,7 +50,7 @@ def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatch
     `address` is what workers open when the store is a local copy of one that is elsewhere.
     """
     jobs = merged(jobs)
-    todo = pending(jobs, store)
+    todo = in_order(pending(jobs, store), store)
     ended: dict[str, Event] = {}
 
     def hear(event: Event) -> None:
@@ -80,8 +81,15 @@ def merged(jobs: Iterable[Job]) -> list[Job]:
     return list(found.values())
 
 
+def in_order(jobs: Sequence[Job], store: Store) -> list[Job]:
+    """Those that were begun first, then the longest: a long one that comes last would leave all workers but one idle."""
+    rows = rows_of(store)
+    begun, estimate = {row["run"] for row in rows}, Estimate(rows)
+    return sorted(jobs, key=lambda job: (job.run not in begun, -estimate.seconds(job.config)))
+
+
 def pending(jobs: Sequence[Job], store: Store) -> list[Job]:
-    """The jobs with something left to do, those that were interrupted first."""
+    """The jobs with something left to do."""
     states = statuses(store)
     judged = _judged(store) if states else set()
 
@@ -89,8 +97,7 @@ def pending(jobs: Sequence[Job], store: Store) -> list[Job]:
         state = states.get(job.run)
         return state == "diverged" or (state in WHOLE and all((job.run, split) in judged for split in job.splits))
 
-    todo = [job for job in jobs if not is_done(job)]
-    return sorted(todo, key=lambda job: job.run not in states)
+    return [job for job in jobs if not is_done(job)]
 
 
 def rows_of(store: Store) -> list[dict[str, Any]]:
