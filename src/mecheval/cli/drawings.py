@@ -87,6 +87,9 @@ def example(
 @draw.command()
 def mechanisms(
     task: Annotated[str, typer.Option(help="Runs of this task.")] = "ar",
+    study: Annotated[str | None, typer.Option(help="Only runs of this study; default: all runs of the task.")] = None,
+    scale: Scale = "laptop",
+    seeds: Seeds = 1,
     store: StorePath = Path(DEFAULT_STORE),
     save: Save = Path("mechanisms.svg"),
 ) -> None:
@@ -98,8 +101,15 @@ def mechanisms(
 
     figures.check_suffix(save)
     with aside.status("reading"):
-        rows = mechanism_rows(Store(store), task)
+        among = _runs_of(study, scale, seeds) if study is not None else None
+        rows = mechanism_rows(Store(store), task, among)
     _write(mechanisms_figure(rows, f"Who stores the association where: {task}"), save)
+
+
+def _runs_of(study: str, scale: str, seeds: int) -> set[str]:
+    from mecheval.studies import get_study, study_points
+
+    return {point.config.id for point in study_points(get_study(study), scale, seeds)}
 
 
 @draw.command("study")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
@@ -25,15 +26,16 @@ INSIDE = re.compile(r"blocks\.(\d+)\.mixer\.(?:conv|q_conv|k_conv|v_conv|shift)"
 Cells = dict[tuple[str, str], float]  # (site, role) -> restored share
 
 
-def mechanism_rows(store: Store, task: str) -> pd.DataFrame:
+def mechanism_rows(store: Store, task: str, among: Collection[str] | None = None) -> pd.DataFrame:
     """A row for each setting of a task: of its runs the one with the highest dev accuracy (ties: dev likelihood).
 
-    Only runs with a verdict on the last state and test documents count. A mixer whose runs differ in its options or in
+    `among` are the ids of the runs that count; None: all. Only runs with a verdict on the last state and test documents count. A mixer whose runs differ in its options or in
     their position embeddings is named with these.
     """
     verdicts = store.verdicts()
     verdicts = verdicts[(verdicts["state"] == STATE) & (verdicts["split"] == SPLIT)]
     frame = store.runs().merge(verdicts.drop(columns=["state", "split", "step"]), on="run")
+    frame = frame if among is None else frame[frame["run"].isin(among)]
     there = sorted(set(frame["task"].dropna()))
     frame = frame[frame["task"] == task].copy()
     if frame.empty:

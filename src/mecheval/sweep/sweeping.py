@@ -82,7 +82,7 @@ def merged(jobs: Iterable[Job]) -> list[Job]:
 
 
 def in_order(jobs: Sequence[Job], store: Store) -> list[Job]:
-    """Those that were begun first, then the longest: a long one that comes last would leave all workers but one idle."""
+    """Those that were begun first, then the longest: one that came last would leave all workers but one idle."""
     rows = rows_of(store)
     begun, estimate = {row["run"] for row in rows}, Estimate(rows)
     return sorted(jobs, key=lambda job: (job.run not in begun, -estimate.seconds(job.config)))
