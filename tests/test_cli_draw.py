@@ -153,8 +153,7 @@ def test_shares_are_read_where_the_verdict_says(tmp_path: Path) -> None:
         (["example", "RUN", "--store", "STORE", "--document", "16"], "there is no document 16; the run is scored on"),
         (["example", "RUN", "--store", "STORE", "--site", "blocks.9.input"], "unknown site 'blocks.9.input'."),
         (["example", "RUN", "--store", "STORE", "--save", "a"], "cannot write a figure as 'a'"),
-        (["mechanisms", "--store", "STORE", "--study", "ar"], "no run of task 'ar' in STORE has a verdict on test; "
-         "`mecheval intervene RUN` makes one."),
+        (["mechanisms", "--store", "STORE", "--study", "ar"], "no run of task 'ar' in STORE has a verdict on test; "),
         (["mechanisms", "--store", "STORE", "--study", "arr"], "unknown study 'arr'"),
         (["mechanisms", "--store", "nowhere"], "there is no store at nowhere; `mecheval train` makes one."),
         (["mechanisms", "--store", "STORE", "--task", "atr"], "no run of task 'atr' in STORE has a verdict on test; "

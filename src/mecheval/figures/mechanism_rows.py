@@ -29,8 +29,8 @@ Cells = dict[tuple[str, str], float]  # (site, role) -> restored share
 def mechanism_rows(store: Store, task: str, among: Collection[str] | None = None) -> pd.DataFrame:
     """A row for each setting of a task: of its runs the one with the highest dev accuracy (ties: dev likelihood).
 
-    `among` are the ids of the runs that count; None: all. Only runs with a verdict on the last state and test documents count. A mixer whose runs differ in its options or in
-    their position embeddings is named with these.
+    `among` are the ids of the runs that count; None: all. Those without a verdict on the last state and test documents
+    never do. A mixer whose runs differ in its options or in their position embeddings is named with these.
     """
     verdicts = store.verdicts()
     verdicts = verdicts[(verdicts["state"] == STATE) & (verdicts["split"] == SPLIT)]
