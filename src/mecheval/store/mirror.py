@@ -169,8 +169,10 @@ def open_store(path_or_url: str) -> Store:
 
 def _open(url: str) -> tuple[Any, str]:
     """The file system behind a URL, and the path in it."""
-    import fsspec  # type: ignore[import-untyped]
-
+    try:
+        import fsspec  # type: ignore[import-untyped]
+    except ImportError:
+        raise UserError(f"cannot open {url}: fsspec is not installed; `pip install 'mecheval[ray]'`.") from None
     protocol = url.partition("://")[0]
     if protocol not in fsspec.available_protocols():
         raise UserError(f"cannot open {url}: unknown protocol {protocol!r}; known are file, s3, gs, abfs and others.")
