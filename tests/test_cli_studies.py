@@ -52,7 +52,7 @@ def test_results_as_json(command: Command, tmp_path: Path) -> None:
     words = ["study", "ar", "--store", str(tmp_path), "--only", "mixer=attention", "--lr", "1e-3,1e-2", "--seeds", "2"]
     code, out, err = command(*words, "--json")
     assert code == 0, err
-    rows = json.loads(out)
+    rows = json.loads(out)["ar"]
     assert [(row["mixer"], row["seed"]) for row in rows] == [("attention", 0), ("attention", 1)]
     assert {row["lr"] for row in rows} <= {1e-3, 1e-2}
     assert len(Store(tmp_path).ids()) == 4
@@ -109,7 +109,7 @@ def test_a_failed_run_is_told_and_the_others_are_kept(
     assert code == 2
     assert "failed: ar · attention · d 16 · lr 0.001 · seed 0" in err
     assert "device cuda:7: PyTorch sees" in err
-    assert "1 runs failed (see above); the same command tries them again." in err
+    assert "1 run failed (see above); the same command tries again." in err
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -90,12 +91,15 @@ def study(
             raise UserError("a store behind a URL is for --engine ray; the local engine needs a folder.")
         opened = open_store(store)
         workforce = _engine(engine, workers, address, cpus, gpus)
-    failures = 0
-    for number, (study, points) in enumerate(plans, start=1):
+    failures, shown = 0, {}
+    # One after the other, so that the first results come soon; a cluster is kept busy by all of them at once.
+    batches = [plans] if engine == "ray" else [[plan] for plan in plans]
+    for number, batch in enumerate(batches, start=1):
         began = time.monotonic()
-        title = f"{study.name} ({scale})" + (f" {number}/{len(plans)}" if len(plans) > 1 else "")
+        title = f"{', '.join(study.name for study, _ in batch)} ({scale})"
+        title += f" {number}/{len(batches)}" if len(batches) > 1 else ""
         try:
-            jobs = [Job(point.config, study.splits) for point in points]
+            jobs = [Job(point.config, study.splits) for study, points in batch for point in points]
             swept = sweep(jobs, opened, workforce, board(aside, title), address=store)
         except Stopped as stopped:
             aside.print("stopped; what is done is saved, and the same command goes on from there.", highlight=False)
@@ -104,15 +108,18 @@ def study(
             aside.print(f"failed: {failure.title} ({failure.run}): {failure.message}", markup=False, highlight=False)
         failures += len(swept.failures)
         took = time.monotonic() - began if swept.worked_on else 0.0
-        _show(study, points, opened, figures or opened.path / "figures", scale, took, as_json)
+        for study, points in batch:
+            shown[study.name] = _show(study, points, opened, figures or opened.path / "figures", scale, took, as_json)
+    if as_json:
+        print_json(shown)
     if failures:
-        raise UserError(f"{failures} runs failed (see above); the same command tries them again.")
+        raise UserError(f"{failures} run{'s' * (failures > 1)} failed (see above); the same command tries again.")
 
 
 def _show(
     study: Study, points: Sequence[Point], store: Store, folder: Path, scale: str, took: float, as_json: bool
-) -> None:
-    """The table and the figures of a study."""
+) -> list[dict[str, Any]]:
+    """Draw a study's figures, and print its table or give it as plain data."""
     from mecheval.figures import save
     from mecheval.show_studies import result_table
     from mecheval.store import writing
@@ -127,13 +134,14 @@ def _show(
         for suffix in ("svg", "png", "json"):
             save(chart, folder / f"{name}.{suffix}")
     if as_json:
-        sys.stdout.write(frame.to_json(orient="records", indent=1) + "\n")
-        return
+        rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
+        return rows
     console.print(f"\n{study.name}: {study.question}", markup=False, style="bold")
     console.print(result_table(study, frame))
     spent = f" · {duration(took)}" if took else ""
     where = folder / f"{study.name}-{scale}"
     aside.print(f"figure {study.figure}: {where}.svg{spent}", markup=False, highlight=False, soft_wrap=True)
+    return []
 
 
 def _wanted(given: Sequence[str]) -> dict[str, list[Any]]:
