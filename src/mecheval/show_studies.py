@@ -49,8 +49,8 @@ def result_table(study: Study, frame: pd.DataFrame) -> Table:
     """What was chosen, a row for each setting; over several seeds the means, and all verdicts."""
     columns = [name for name in frame.columns if name not in HIDDEN and not name.startswith("dev_attribution")]
     axes = columns[: columns.index("status")]
-    axes = [name for name in axes if name == "mixer" or frame[name].nunique() > 1]
-    axes = [name for name in axes if name != "lr" or study.every_rate]
+    varying = [name for name in axes if frame[name].nunique() > 1 and (name != "lr" or study.every_rate)]
+    axes = varying or ["mixer"]
     numbers = [name for name in columns if name not in (*columns[: columns.index("status") + 1], "verdict")]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in axes:
