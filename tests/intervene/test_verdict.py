@@ -161,3 +161,12 @@ def test_mistakes_are_named() -> None:
         verdict([])
     named = pd.DataFrame(table.replace("blocks.1.input", "layers.1").to_dict("records"))
     assert verdict(named, depths=Depths(("layers.1",), ((), ()))).label == "induction"
+
+
+def test_one_layer_without_a_convolution_can_only_retrieve_directly() -> None:
+    clean, broken = torch.full((16,), 0.9), torch.full((16,), 0.2)
+    documents = Documents(["blocks.0.input"], CARRIERS, clean, Likelihoods(broken, torch.zeros(1, len(CARRIERS), 16)))
+    found = verdict(summarise(documents))
+    assert found.finding == Finding("direct_retrieval", 0)
+    assert found.agreement == 1.0
+    assert len(found.shares) == 0

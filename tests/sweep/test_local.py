@@ -37,7 +37,9 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """The workers of a process; other tests may have left it other children."""
+    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in found if b"mecheval.sweep.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def test_workers_publish_the_same_bytes_as_one_process(tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:

@@ -137,7 +137,7 @@ def _report(found: Finding, mean: Floats, drawn: Floats | None, depths: Depths) 
     low, high = np.full((2, len(mean)), np.nan)
     if drawn is not None:
         low[-2:], high[-2:] = np.quantile(drawn[:, -2:], INTERVAL, axis=0)
-        if found.label != "not_learnt":  # else there is nothing to have a share of
+        if found.label != "not_learnt" and depths.cells:  # else there is nothing to have a share of
             low[:-2], high[:-2] = np.nanquantile(np.stack([_shares(row) for row in drawn]), INTERVAL, axis=0)
     said = [_number(*each) for each in zip(value, low, high, strict=True)]
     said_of = dict(zip(depths.cells, said, strict=False))
