@@ -123,8 +123,11 @@ AT_PAPER = [
     ),
     Case(
         "pe_hurts_ssm", positions(PAPER),
-        [Edit({"test_accuracy": 0.95}, {"positions": "learned", "mixer": ("mamba", "h3", "hyena")})],
-        [Edit({"test_accuracy": 0.9}), Edit(GONE, {"mixer": "h3", "d_model": 16, "task": "atr", "positions": "none"})],
+        [
+            Edit({"test_accuracy": 0.95}, {"positions": "learned", "mixer": ("mamba", "h3", "hyena")}),
+            Edit({"test_accuracy": 0.9}),
+        ],
+        [Edit(GONE, {"mixer": "h3", "d_model": 16, "task": "atr", "positions": "none"})],
     ),
     Case(
         "split_attention_256", heldout(PAPER),

@@ -103,8 +103,8 @@ TESTS: dict[str, ClaimTest] = {
     ),
     "pe_hurts_ssm": same(
         "position",
-        f"of all pairs of runs that differ (by {100 * TIE:g} points), more are worse with position embeddings than "
-        "better (all mixers but attention)",
+        f"more than half of all pairs of runs are worse with position embeddings than without (by {100 * TIE:g} "
+        "points; all mixers but attention)",
         depth.positions_hurt,
     ),
     "split_attention_256": ClaimTest(

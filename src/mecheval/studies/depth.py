@@ -1,14 +1,14 @@
 """Figure 12: one, two and three layers, and which of them retrieves."""
 
 from mecheval.figures import depth
-from mecheval.studies.scales import MIXERS, one_width, runs
+from mecheval.studies.scales import preferred
 from mecheval.studies.study import Reading, Study
 
 STUDY = Study(
     name="depth",
     figure="12",
     question="Which layer brings the answer to the query, in models of one, two and three layers?",
-    points=lambda scale: runs("ar", scale, mixer=MIXERS, n_layers=(1, 2, 3), **one_width("ar", scale)),
+    points=lambda scale: preferred("ar", scale, n_layers=(1, 2, 3)),
     readings=tuple(
         Reading(f"mixer{layer}_at_query", f"blocks.{layer}.mixer.output", "query", "attribution") for layer in range(3)
     ),
