@@ -2,12 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check bench clean
+.PHONY: quickstart test check bench docs clean
 
 quickstart: .venv/.core
-	@$(BIN)/mecheval list tasks
-	@$(BIN)/mecheval sample ar --preset laptop -n 2 --seed 0
-	@$(BIN)/mecheval sample atr --preset laptop -n 1 --seed 0 --tree
+	@$(BIN)/mecheval quickstart
 
 test: .venv/.dev
 	$(BIN)/pytest -n auto --dist loadgroup
@@ -17,11 +15,14 @@ check: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/.dev
+	$(BIN)/mkdocs serve --open
+
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis site
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/pip:

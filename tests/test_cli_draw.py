@@ -28,8 +28,10 @@ def write(path: Path, finding: dict[str, Any] | None, shares: dict[tuple[str, st
     config = tiny(**options)
     folder = Store(path).folder(config.id)
     numbers = {column.name: 0.5 for column in EFFECTS.columns if column.type == "DOUBLE"}
-    effects = [{**PLACE, **numbers, "site": site, "role": role, "share": share, "n": 8}
-               for (site, role), share in shares.items()]  # fmt: skip
+    effects = [
+        {**PLACE, **numbers, "site": site, "role": role, "share": share, "n": 8}
+        for (site, role), share in shares.items()
+    ]
     with folder.exclusive():
         folder.write_config(config.to_yaml())
         folder.write("effects", effects)

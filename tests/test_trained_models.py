@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import mecheval as me
-from mecheval.intervene.mechanism import CARRIERS, depths_of
+from mecheval.intervene.mechanism import depths_of
 from mecheval.training.probe import documents, load_run
+from mecheval.types import CARRIERS
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "attention": {},

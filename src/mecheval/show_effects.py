@@ -16,14 +16,14 @@ from rich.text import Text
 from mecheval.figures.heatmap import MISSING, RAMP, WHITE_FROM, arranged, label, quantity, split_site
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
-from mecheval.intervene.mechanism import CONVOLUTIONS
+from mecheval.types import SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd  # type: ignore[import-untyped]
 
 ENDS = ("input", "output")
 PARTS = (*ENDS, "mixer.input", "mixer.output", "mlp.input", "mlp.output")
-SHORT_CONVOLUTIONS = tuple(f"mixer.{name}" for name in CONVOLUTIONS)
+INSIDE = tuple(f"mixer.{name}" for name in SHORT_CONVOLUTIONS)
 WIDEST, NARROWEST = 9, 6
 """Characters of a cell of the map: a role and a space, or at least a number and a space."""
 FAINT, STRONG = 0.05, 0.5
@@ -35,7 +35,7 @@ RIGHT = "✓"
 
 def among(sites: Iterable[str], names: Sequence[str]) -> list[str]:
     """The sites that are called one of `names` inside their layer, and the outputs of short convolutions."""
-    return [site for site in sites if split_site(site)[1] in (*names, *SHORT_CONVOLUTIONS)]
+    return [site for site in sites if split_site(site)[1] in (*names, *INSIDE)]
 
 
 def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | None) -> Text:

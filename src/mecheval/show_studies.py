@@ -19,6 +19,8 @@ SHOWN = {
     "test_accuracy": "test\nacc", "original": "orig-\ninal", "corrupted": "cor-\nrupted",
 }  # fmt: skip
 NAMES = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel"}
+NARROW = 6
+"""Letters of a head; where one is longer, columns stand closer, so that verdicts are whole in a terminal of 80."""
 HIDDEN = ("run", "step", "seconds", "dev_accuracy", "dev_likelihood", "test_likelihood", "agreement", "summary", "seed")
 
 
@@ -52,17 +54,47 @@ def result_table(study: Study, frame: pd.DataFrame) -> Table:
     varying = [name for name in axes if frame[name].nunique() > 1 and (name != "lr" or study.every_rate)]
     axes = varying or ["mixer"]
     numbers = [name for name in columns if name not in (*columns[: columns.index("status") + 1], "verdict")]
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    heads = {name: SHOWN.get(name) or _two_lines(name) for name in numbers}
+    wide = any(len(head.partition("\n")[2]) > NARROW for head in heads.values())
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1 if wide else 2, 0, 0))
     for name in axes:
         text = name in ("mixer", "task", "positions")
         table.add_column(NAMES.get(name, name), justify="left" if text else "right", no_wrap=True, vertical="bottom")
     for name in numbers:
-        table.add_column(SHOWN.get(name) or _two_lines(name), justify="right", no_wrap=True, vertical="bottom")
+        table.add_column(heads[name], justify="right", no_wrap=True, vertical="bottom")
     table.add_column("verdict", vertical="bottom")
     for values, rows in frame.groupby(axes, sort=False, dropna=False):
         cells = [Text(_axis(name, value)) for name, value in zip(axes, values, strict=True)]
         cells += [Text(_mean(rows[name])) for name in numbers]
         table.add_row(*cells, Text(_verdicts(rows)))
+    return table
+
+
+def mechanism_table(frame: pd.DataFrame, restored: pd.DataFrame) -> Table:
+    """A row for each run of `frame`: how well it recalls, which activation restores it, and what mechanism that is.
+
+    `restored` is that of `studies.restoring`.
+    """
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("mixer", no_wrap=True, vertical="bottom")
+    for name in ("accuracy", "likelihood"):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    table.add_column("restored at", no_wrap=True, vertical="bottom")
+    table.add_column("share [95 %]", no_wrap=True, vertical="bottom")
+    table.add_column("verdict", vertical="bottom")
+    table.add_column("sure", justify="right", no_wrap=True, vertical="bottom")
+    for row in frame.to_dict("records"):
+        role, share = MISSING, ""
+        if row["run"] in restored.index:
+            found = restored.loc[row["run"]]
+            role, share = str(found["role"]), f"{found['share']:.2f}"
+            if found["share_low"] == found["share_low"]:
+                share += f" [{found['share_low']:.2f}, {found['share_high']:.2f}]"
+        judged = isinstance(row["verdict"], str)
+        verdict = row["verdict"] if judged else row["status"]
+        sure = f"{row['agreement']:.2f}" if judged and row["agreement"] == row["agreement"] else MISSING
+        scores = (MISSING if row[name] != row[name] else f"{row[name]:.3f}" for name in ("test_accuracy", "original"))
+        table.add_row(*map(Text, (row["mixer"], *scores, role, share, verdict, sure)))
     return table
 
 

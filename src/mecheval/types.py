@@ -27,6 +27,11 @@ key: the item in the body that the query repeats; value: the answer in the body;
 the value's pair (ATR: after the value), which is the divider when nothing follows; query: after the divider.
 """
 
+CARRIERS = ("key", "value", "next_key", "query")
+"""Roles at which an association can be on its way from the key to the answer."""
+SHORT_CONVOLUTIONS = ("conv", "q_conv", "k_conv", "v_conv", "shift")
+"""What mixers call the output of their short convolution."""
+
 FACTS = ("pairs", "distance", "depth", "eligible")
 """Numbers about a document that studies condition on.
 

@@ -8,7 +8,8 @@ import pytest
 
 import mecheval as me
 from mecheval.handmade import handmade
-from mecheval.intervene.mechanism import CARRIERS, Finding, depths_of
+from mecheval.intervene.mechanism import Finding, depths_of
+from mecheval.types import CARRIERS
 
 INDUCTION = Finding("induction", layer=1, stored_by=0, stored_at="value")
 CASES: list[tuple[str, dict[str, Any], Finding]] = [

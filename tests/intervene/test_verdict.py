@@ -11,7 +11,8 @@ from mecheval.errors import UserError
 from mecheval.intervene import Depths, Rule, verdict
 from mecheval.intervene.effects import Documents, summarise
 from mecheval.intervene.grid import Likelihoods
-from mecheval.intervene.mechanism import CARRIERS, Finding, depths_of, judge
+from mecheval.intervene.mechanism import Finding, depths_of, judge
+from mecheval.types import CARRIERS
 
 
 def shares(depths: Depths, **given: float) -> Any:

@@ -16,7 +16,7 @@ HISTORY = [
 EVALUATION = {"state": "last", "step": 2, "split": "dev", "likelihood": 0.5, "accuracy": 0.25, "loss": 0.7, "n": 100}
 EFFECT = {
     "state": "last", "step": 2, "split": "dev", "site": "block.0.mixer.out", "role": "key", "original": 0.9,
-    "corrupted": 0.1, "restored": 0.5, "attribution": 0.5, "share": 1.0, "n": 100,
+    "corrupted": 0.1, "restored": 0.5, "attribution": 0.5, "share": 1.0, "share_low": 0.9, "share_high": 1.0, "n": 100,
 }  # fmt: skip
 VERDICT = {
     "state": "last", "step": 2, "split": "dev", "label": "induction", "layer": 1, "stored_by": 0, "stored_at": "value",

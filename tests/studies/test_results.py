@@ -9,7 +9,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from mecheval.store import Store
-from mecheval.studies import STUDIES, chosen, results, study_points
+from mecheval.studies import STUDIES, chosen, restoring, results, study_points
 from mecheval.sweep import Point
 
 
@@ -23,7 +23,8 @@ def put(store: Store, point: Point, accuracy: float, likelihood: float = 0.5, st
             place = {"state": "last", "step": 10, "split": "test"}
             rows = [
                 {**place, "site": f"blocks.1.{site}", "role": role, "original": 0.9, "corrupted": 0.2, "n": 8,
-                 "restored": i / 10, "attribution": i / 10 - 0.2, "share": 0.5}
+                 "restored": i / 10, "attribution": i / 10 - 0.2, "share": 0.5 + i / 100, "share_low": 0.4,
+                 "share_high": 0.6}
                 for site in ("input", "output") for i, role in enumerate(("key", "value", "query"), start=1)
             ]  # fmt: skip
             folder.write("effects", rows + [{**row, "state": "training", "restored": 0.0} for row in rows])
@@ -94,3 +95,16 @@ def test_seeds_are_chosen_one_by_one(tmp_path: Path) -> None:
         put(store, point, 0.9 if better else 0.1)
     found = chosen(study, results(study, points, store))
     assert {(row["seed"], row["lr"]) for row in found.to_dict("records")} == {(0, 3e-3), (1, 1e-3)}
+
+
+def test_the_role_that_restores_most(tmp_path: Path) -> None:
+    store, study = Store(tmp_path), STUDIES["ar"]
+    done, diverged = study_points(study, "laptop", wanted={"mixer": ["mamba"], "d_model": [128]})
+    put(store, done, 0.9)
+    put(store, diverged, 0.1, status="diverged")
+    found = restoring(store, [done.config.id, diverged.config.id])
+    assert found.index.tolist() == [done.config.id]
+    assert found.loc[done.config.id].to_dict() == {
+        "role": "query", "share": pytest.approx(0.53), "share_low": 0.4, "share_high": 0.6,
+    }  # fmt: skip
+    assert restoring(store, []).empty

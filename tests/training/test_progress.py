@@ -221,3 +221,11 @@ def test_rates(rate: float, text: str) -> None:
 
 def test_a_diverged_loss_shows_as_it_is() -> None:
     assert numbers(float("nan"), {}, 0.0) == "loss nan"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_time_for_interventions_is_told_after_the_end(terminal: bool) -> None:
+    watcher, _, out = watch(terminal)
+    watcher.begin(START)
+    watcher.end("done", SCORES | {"interchange_seconds": 12.34})
+    assert plain(out.getvalue()).rstrip().endswith("interventions on the way took 12.3 s of that")

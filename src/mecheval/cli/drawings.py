@@ -70,14 +70,12 @@ def example(
         from mecheval.figures.example import example_figure
         from mecheval.intervene.explain import explain
         from mecheval.store import Store
-        from mecheval.training.probe import documents, load_run
+        from mecheval.training import probe
 
     figures.check_suffix(save)
-    trained = load_run(Store(store).find(run), state)
-    n, n_layers = trained.config.evaluate.documents, trained.config.model.n_layers
-    if not 0 <= document < n:
-        raise UserError(f"there is no document {document}; the run is scored on documents 0 to {n - 1}.")
-    clean, corrupted = (each[document : document + 1] for each in documents(trained.task, trained.config, split))
+    trained = probe.load_run(Store(store).find(run), state)
+    clean, corrupted = probe.document(trained, document, split)
+    n_layers = trained.config.model.n_layers
     site = site or ("blocks.1.input" if n_layers > 1 else "blocks.0.mixer.output")
     explained = explain(trained.lm, trained.task, clean, corrupted, [site], ROLES, top)
     title = f"{trained.config.title} · document {document} ({split})"

@@ -93,14 +93,11 @@ def explain(
         from mecheval import show, show_effects
         from mecheval.intervene.explain import explain
         from mecheval.store import Store
-        from mecheval.training.probe import documents, load_run
+        from mecheval.training import probe
 
     folder = Store(store).find(run)
-    trained = load_run(folder, state)
-    n = trained.config.evaluate.documents
-    if not 0 <= document < n:
-        raise UserError(f"there is no document {document}; the run is scored on documents 0 to {n - 1}.")
-    clean, corrupted = (each[document : document + 1] for each in documents(trained.task, trained.config, split))
+    trained = probe.load_run(folder, state)
+    clean, corrupted = probe.document(trained, document, split)
     sites = site or show_effects.among(trained.lm.sites(), show_effects.ENDS)
     explained = explain(trained.lm, trained.task, clean, corrupted, sites, roles.split(","), top)
     if as_json:

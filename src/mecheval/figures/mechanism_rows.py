@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
 from mecheval.figures.mechanisms import COLUMNS
+from mecheval.types import CARRIERS, SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd  # type: ignore[import-untyped]
@@ -19,8 +20,7 @@ if TYPE_CHECKING:  # slow to import
 STATE, SPLIT = "last", "test"
 SETTING = ("task", "mixer", "model", "seed")
 """Parts of a config within which learning rates compete; documents of other tasks are not comparable."""
-CARRIERS = ("key", "value", "next_key", "query")
-INSIDE = re.compile(r"blocks\.(\d+)\.mixer\.(?:conv|q_conv|k_conv|v_conv|shift)")
+INSIDE = re.compile(rf"blocks\.(\d+)\.mixer\.(?:{'|'.join(SHORT_CONVOLUTIONS)})")
 """Outputs of short convolutions."""
 
 Cells = dict[tuple[str, str], float]  # (site, role) -> restored share

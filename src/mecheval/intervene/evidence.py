@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from mecheval.errors import UserError
 from mecheval.intervene.effects import KEY, Documents
-from mecheval.intervene.mechanism import CARRIERS, STORES, Cell, Depths, Finding, Label, Rule, depths_of, judge, words
+from mecheval.intervene.mechanism import STORES, Cell, Depths, Finding, Label, Rule, depths_of, judge, words
+from mecheval.types import CARRIERS
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]

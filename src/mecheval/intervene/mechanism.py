@@ -16,15 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecheval.errors import UserError
+from mecheval.types import CARRIERS, SHORT_CONVOLUTIONS
 
 Label = Literal["induction", "direct_retrieval", "conv_association", "mixed", "not_learnt", "undetermined"]
 Cell = tuple[str, str]  # site, role
 
 STORES = ("value", "next_key")
 """Where an association can be kept for a later layer, or brought together inside one."""
-CARRIERS = ("key", *STORES, "query")
-CONVOLUTIONS = ("conv", "q_conv", "k_conv", "v_conv", "shift")
-"""What mixers call the output of their short convolution."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def depths_of(sites: Sequence[str]) -> Depths:
     layers = 1 + max((int(m[1]) for site in sites if (m := re.match(r"blocks\.(\d+)\.", site))), default=-1)
     if not layers:
         raise UserError("verdict: name the boundaries between layers; these sites are not those of an LM.")
-    short = [site for site in dict.fromkeys(sites) if site.rpartition(".")[2] in CONVOLUTIONS]
+    short = [site for site in dict.fromkeys(sites) if site.rpartition(".")[2] in SHORT_CONVOLUTIONS]
     inside = [tuple(site for site in short if site.startswith(f"blocks.{i}.mixer.")) for i in range(layers)]
     return Depths(tuple(f"blocks.{layer}.input" for layer in range(1, layers)), tuple(inside))
 

@@ -177,6 +177,8 @@ EFFECTS = Table(
         Column("restored", "DOUBLE", "the same, corrupted document with the original's activation here"),
         Column("attribution", "DOUBLE", "restored - corrupted"),
         Column("share", "DOUBLE", "attribution / (original - corrupted); missing where nothing is learnt"),
+        Column("share_low", "DOUBLE", "95 % interval of the share, where the verdict looks at it"),
+        Column("share_high", "DOUBLE", "its other end"),
         Column("n", "BIGINT", "documents"),
     ),
     order=("run", "step", "state", "split", "site", "role"),

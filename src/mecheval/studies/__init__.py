@@ -15,9 +15,11 @@ from mecheval.studies import (
     sibling,
 )
 from mecheval.studies.study import SCALES, Reading, Study
-from mecheval.studies.tables import charts, chosen, results, study_points
+from mecheval.studies.tables import charts, chosen, restoring, results, study_points
 
-__all__ = ["SCALES", "STUDIES", "Reading", "Study", "charts", "chosen", "get_study", "results", "study_points"]
+__all__ = [
+    "SCALES", "STUDIES", "Reading", "Study", "charts", "chosen", "get_study", "restoring", "results", "study_points",
+]  # fmt: skip
 
 _MODULES = (
     ar, ar_mamba_conv, ar_based_conv, ar_mamba_inside, atr, atr_mamba_conv, position, atr_holdout, one_layer, depth,

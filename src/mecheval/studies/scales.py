@@ -39,6 +39,9 @@ SLOW, FAST = RATES["ar", "laptop"]
 PREFERRED = {"attention": SLOW}
 """On a laptop, the learning rate with which a mixer had the higher dev accuracy in study `ar`; FAST for the others."""
 
+IDLE = frozenset({("base_conv", SLOW), ("hyena", SLOW), ("mamba", SLOW)})
+"""On a laptop, what takes long and learns less than with the other rate (dev accuracy of study `ar` at width 128)."""
+
 AT_BLOCK_1 = tuple(Reading(f"restored_{role}", "blocks.1.input", role) for role in ("key", "value", "query"))
 """Where the clean input of block 1 restores the answer of a model of two layers."""
 
@@ -69,6 +72,12 @@ def preferred(
             task, scale, options, mixer=(mixer,), **axes, **one_width(task, scale), lr=(PREFERRED.get(mixer, FAST),)
         )
     ]
+
+
+def quick() -> list[Point]:
+    """The runs of the quickstart: study `ar` at one width, without the learning rates that lead nowhere."""
+    points = runs("ar", "laptop", mixer=MIXERS, **one_width("ar", "laptop"))
+    return [point for point in points if (point.axes["mixer"], point.axes["lr"]) not in IDLE]
 
 
 def both_tasks(scale: str, **axes: Sequence[Any]) -> list[Point]:

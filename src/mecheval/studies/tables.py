@@ -12,6 +12,7 @@ from mecheval.store import Store
 from mecheval.studies.study import SCALES, Study
 from mecheval.sweep import Point, only
 from mecheval.sweep.sweeping import rows_of
+from mecheval.types import CARRIERS
 
 if TYPE_CHECKING:  # both are slow to import
     import pandas as pd  # type: ignore[import-untyped]
@@ -65,6 +66,19 @@ def chosen(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
     ranked = frame.sort_values(["dev_accuracy", "dev_likelihood"], ascending=False, na_position="last", kind="stable")
     best = ranked.groupby(axes, sort=False, dropna=False).head(1)
     return best.sort_index().reset_index(drop=True)
+
+
+def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
+    """By run, the role whose clean activation restores most at the input of block 1, with the share and its interval.
+
+    Columns: role, share, share_low, share_high. A run that learnt nothing has no shares, and no row.
+    """
+    effects = store.query(
+        "select run, role, share, share_low, share_high from effects "
+        f"where state = '{STATE}' and split = 'test' and site = 'blocks.1.input' and share is not null"
+    )
+    carried = effects[effects["run"].isin(runs) & effects["role"].isin(CARRIERS)]
+    return carried.sort_values("share", ascending=False, kind="stable").drop_duplicates("run").set_index("run")
 
 
 def charts(study: Study, frame: pd.DataFrame, store: Store, scale: str) -> dict[str, ChartType]:

@@ -65,9 +65,6 @@ def train(
                     data, dev = TrainingData(config, task), evaluation_set(config, task, "dev")
                     status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request, saved)
                     _finish(folder, state, status, {"dev": dev, "test": evaluation_set(config, task, "test")})
-                    if state.probing:
-                        share = 100 * state.probing / state.seconds
-                        watcher.say(f"interventions took {state.probing:.1f} s, {share:.0f} % of the time")
     return folder
 
 
@@ -132,8 +129,9 @@ def _probe(state: Training, task: Task) -> None:
     given = state.config.evaluate
     clean = task.sample(given.interchange_documents, "dev", given.seed)
     effects = interchange(state.lm, clean.to(state.device), task.corrupt(clean, given.seed).to(state.device))
-    state.effects += effect_rows(effects, "training", state.step, "dev")
-    state.verdicts.append(verdict_row(verdict(effects), "training", state.step, "dev"))
+    found = verdict(effects)
+    state.effects += effect_rows(effects, found, "training", state.step, "dev")
+    state.verdicts.append(verdict_row(found, "training", state.step, "dev"))
     state.probing += time.monotonic() - began
 
 
@@ -192,6 +190,8 @@ def _ending(folder: RunFolder, state: Training, watcher: Watcher) -> Iterator[No
         yield
         found = folder.status()
         status, scores = found["status"], {name: found[name] for name in SHOWN if found[name] is not None}
+        if state.probing:
+            scores["interchange_seconds"] = state.probing
     except (Interrupted, KeyboardInterrupt):
         status = "interrupted"
         folder.set_status(status=status)

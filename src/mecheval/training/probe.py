@@ -66,6 +66,15 @@ def documents(task: Task, config: RunConfig, split: str, n: int | None = None) -
     return clean, task.corrupt(clean, config.evaluate.seed)
 
 
+def document(trained: Trained, number: int, split: str) -> tuple[Batch, Batch]:
+    """One of those documents, clean and corrupted."""
+    n = trained.config.evaluate.documents
+    if not 0 <= number < n:
+        raise UserError(f"there is no document {number}; the run is scored on documents 0 to {n - 1}.")
+    clean, corrupted = documents(trained.task, trained.config, split)
+    return clean[number : number + 1], corrupted[number : number + 1]
+
+
 def probe(folder: RunFolder, state: str = "last", split: str = "test", n: int | None = None) -> Probe:
     """Intervene on a finished run at all sites and roles.
 
@@ -80,6 +89,6 @@ def probe(folder: RunFolder, state: str = "last", split: str = "test", n: int | 
     if n is None:
         with folder.exclusive():
             place = state, trained.step, split
-            folder.replace("effects", effect_rows(effects, *place), PLACE)
+            folder.replace("effects", effect_rows(effects, found, *place), PLACE)
             folder.replace("verdicts", [verdict_row(found, *place)], PLACE)
     return Probe(effects, found)

@@ -104,6 +104,8 @@ class Lines:
         """The last row if it still waits, and one line."""
         self._print_waiting()
         self.say(f"{status}  {result(self._pace, scores)}")
+        for line in asides(scores):
+            self.say(line)
 
     def _print_waiting(self) -> None:
         if self._waiting:
@@ -147,6 +149,8 @@ class Bar:
         self._live.stop()
         line = Text.assemble((status, f"bold {COLOURS.get(status, '')}"), "  ", dimmed(result(self._pace, scores)))
         show(self._console, line)
+        for aside in asides(scores):
+            self.say(aside)
 
     def _draw(self) -> None:
         pace, steps = self._pace, self._pace.start.steps
@@ -201,6 +205,12 @@ def result(pace: Pace, scores: Mapping[str, float]) -> str:
     else:
         said = [words("dev", dev), words("test", test)]
     return "  ".join(filter(None, [count, duration(pace.clock() - pace.began), *said]))
+
+
+def asides(scores: Mapping[str, float]) -> list[str]:
+    """What else is worth a line at the end."""
+    seconds = scores.get("interchange_seconds")
+    return [] if seconds is None else [f"interventions on the way took {seconds:.1f} s of that"]
 
 
 def measures(split: str, scores: Mapping[str, float]) -> dict[str, str]:

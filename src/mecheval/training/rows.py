@@ -14,10 +14,11 @@ PLACE = ("state", "step", "split")
 """What tells the effects of one evaluation from those of another in the same run."""
 
 
-def effect_rows(effects: pd.DataFrame, state: str, step: int, split: str) -> list[dict[str, Any]]:
+def effect_rows(effects: pd.DataFrame, found: Verdict, state: str, step: int, split: str) -> list[dict[str, Any]]:
     """A row of the table `effects` for each site and role; what is not a number is missing."""
     place = dict(zip(PLACE, (state, step, split), strict=True))
-    rows = effects.to_dict("records")
+    intervals = found.shares.rename(columns={"low": "share_low", "high": "share_high"}).drop(columns="share")
+    rows = effects.merge(intervals, on=["site", "role"], how="left").to_dict("records")
     return [{**place, **{name: _plain(value) for name, value in row.items()}} for row in rows]
 
 

@@ -36,7 +36,10 @@ class Watcher(Protocol):
         """Something the user should know, in one line."""
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
-        """The run is done, diverged, interrupted or failed; scores are such as dev_accuracy, test_likelihood."""
+        """The run is done, diverged, interrupted or failed; scores are such as dev_accuracy, test_likelihood.
+
+        Where interventions were made on the way, `interchange_seconds` is the time that they took.
+        """
 
 
 class Quiet:
