@@ -28,6 +28,8 @@ ROOMS = [
     "figures",
     "studies",
     "paper",
+    "report",
+    "evaluation",
     "show",
     "show_models",
     "show_store",

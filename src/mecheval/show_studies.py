@@ -21,6 +21,7 @@ SHOWN = {
 NAMES = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel"}
 NARROW = 6
 """Letters of a head; where one is longer, columns stand closer, so that verdicts are whole in a terminal of 80."""
+SCORES = ("test_accuracy", "test_likelihood")
 HIDDEN = ("run", "step", "seconds", "dev_accuracy", "dev_likelihood", "test_likelihood", "agreement", "summary", "seed")
 
 
@@ -85,7 +86,7 @@ def mechanism_table(frame: pd.DataFrame, restored: pd.DataFrame) -> Table:
     table.add_column("sure", justify="right", no_wrap=True, vertical="bottom")
     for row in frame.to_dict("records"):
         role, share = MISSING, ""
-        if row["run"] in restored.index:
+        if row["run"] in restored.index and row["verdict"] != "not_learnt":
             found = restored.loc[row["run"]]
             role, share = str(found["role"]), f"{found['share']:.2f}"
             if found["share_low"] == found["share_low"]:
@@ -93,7 +94,7 @@ def mechanism_table(frame: pd.DataFrame, restored: pd.DataFrame) -> Table:
         judged = isinstance(row["verdict"], str)
         verdict = row["verdict"] if judged else row["status"]
         sure = f"{row['agreement']:.2f}" if judged and row["agreement"] == row["agreement"] else MISSING
-        scores = (MISSING if row[name] != row[name] else f"{row[name]:.3f}" for name in ("test_accuracy", "original"))
+        scores = (MISSING if row[name] != row[name] else f"{row[name]:.3f}" for name in SCORES)
         table.add_row(*map(Text, (row["mixer"], *scores, role, share, verdict, sure)))
     return table
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # they need torch, which is slow to import
 def _folder(path: Path) -> Path:
     """A URL would become a strange folder here."""
     if re.match(r"[\w+]+:/", str(path)):
-        raise UserError(f"--store: this command needs a folder, not a URL (got {path}); see docs/cluster.md.")
+        raise UserError(f"--store: this command needs a folder, not a URL (got {path}); see docs/how-to/cluster.md.")
     return path
 
 

@@ -1,4 +1,4 @@
-"""The rule that turns restored shares into the name of a mechanism; docs/interventions.md has it in words.
+"""The rule that turns restored shares into the name of a mechanism; docs/concepts.md has it in words.
 
 The corrupted key makes the answer unlikely. Before the first block, only the clean activation at `key` can bring it
 back; after the last, only the one at `query`. So the share that each role restores at the input of every block between
