@@ -10,6 +10,7 @@ from mecheval.types import Batch
 
 if TYPE_CHECKING:
     from mecheval.config import RunConfig, run_config
+    from mecheval.evaluation import evaluate
     from mecheval.intervene import ablate, capture, interchange, patch, verdict
     from mecheval.mixers import build_mixer
     from mecheval.model import LM, load_zoology
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "build_mixer", "build_task", "capture",
-    "interchange", "load_lm", "load_zoology", "patch", "run_config", "train", "verdict",
+    "evaluate", "interchange", "load_lm", "load_zoology", "patch", "run_config", "train", "verdict",
 ]  # fmt: skip
 
 _NEED_TORCH = {
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
     "ablate": "intervene", "capture": "intervene", "interchange": "intervene", "patch": "intervene",
-    "verdict": "intervene", "load_lm": "training", "train": "training",
+    "verdict": "intervene", "load_lm": "training", "train": "training", "evaluate": "evaluation",
 }  # fmt: skip
 """Imported when first used, so that listing and sampling tasks does not wait for torch."""
 

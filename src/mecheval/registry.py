@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from mecheval.errors import UnknownName, UserError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Elsewhere(Protocol[T_co]):
+    """Another place, beside entry points, where things can be found by name."""
+
+    def names(self) -> list[str]:
+        """What is there; nothing is loaded."""
+
+    def find(self, name: str) -> T_co | None:
+        """The thing called `name`; None where this place knows nothing of such a name."""
 
 
 class Registry(Generic[T]):
@@ -22,8 +33,8 @@ class Registry(Generic[T]):
     An entry point is loaded only when its name is asked for, so a broken plug-in harms no one else.
     """
 
-    def __init__(self, kind: str, group: str) -> None:
-        self.kind, self.group = kind, group
+    def __init__(self, kind: str, group: str, elsewhere: Elsewhere[T] | None = None) -> None:
+        self.kind, self.group, self._elsewhere = kind, group, elsewhere
         self._classes: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -37,9 +48,14 @@ class Registry(Generic[T]):
 
         return add
 
+    def replace(self, name: str, cls: T) -> None:
+        """Register, in place of whatever had this name."""
+        self._classes[name] = cls
+
     def names(self) -> list[str]:
-        """All names, built in and from entry points, sorted."""
-        return sorted({*self._classes, *(point.name for point in entry_points(group=self.group))})
+        """All names, built in, from entry points and from elsewhere, sorted."""
+        others = [] if self._elsewhere is None else self._elsewhere.names()
+        return sorted({*self._classes, *(point.name for point in entry_points(group=self.group)), *others})
 
     def loadable(self) -> tuple[dict[str, T], list[UserError]]:
         """Everything that loads, by name, and what is wrong with the rest."""
@@ -61,5 +77,8 @@ class Registry(Generic[T]):
                     raise UserError(f"{self.kind} {name!r} could not be loaded from {point.value}: {error}") from error
                 break
             else:
-                raise UnknownName(self.kind, name, self.names())
+                found = None if self._elsewhere is None else self._elsewhere.find(name)
+                if found is None:
+                    raise UnknownName(self.kind, name, self.names())
+                self._classes[name] = found
         return self._classes[name]

@@ -5,7 +5,18 @@ from __future__ import annotations
 import os
 import sys
 
-from mecheval.cli import compare, drawings, interventions, models, runs, studies, tasks  # noqa: F401 (each adds its commands)
+from mecheval.cli import (  # noqa: F401 (each adds its commands)
+    compare,
+    drawings,
+    evaluate,
+    interventions,
+    models,
+    quickstart,
+    report,
+    runs,
+    studies,
+    tasks,
+)
 from mecheval.cli.app import app
 from mecheval.errors import UserError
 

@@ -45,6 +45,7 @@ def curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> alt.VConcat
     colour = next((axis for axis in ("mixer", *options, "lr") if axis in varying), "mixer")  # the first that varies
     down = [axis for axis in (*DOWN, *options) if axis in varying and axis != colour]
     drawn = arranged_curves(history, runs, colour, [*varying, "d_model", "seed"])
+    axes = list(dict.fromkeys(("mixer", "d_model", *(axis for axis in varying if axis != "lr"))))
     legend = _colours(colour, ordered(colour, runs[colour]))
     levels = [ordered(axis, runs[axis]) for axis in down]
     widths = ordered("d_model", runs["d_model"])
@@ -56,7 +57,7 @@ def curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> alt.VConcat
         parts = [(width, [curve for curve in here if curve["d_model"] == width]) for width in widths]
         there = [(width, part) for width, part in parts if part]  # tasks may have widths of their own
         panels = [
-            _panel(part, colour, legend, name or "dev accuracy (%)" if width == there[0][0] else None).properties(
+            _panel(part, colour, legend, name or "dev accuracy (%)" if width == there[0][0] else None, axes).properties(
                 width=across, height=high, title=heading(named("d_model", say("d_model", width)), across)
             )
             for width, part in there
@@ -124,14 +125,15 @@ def _colours(colour: str, values: Sequence[Any]) -> tuple[alt.Color, alt.StrokeD
 
 
 def _panel(
-    part: Sequence[Curve], axis: str, legend: tuple[alt.Color, alt.StrokeDash], name: str | None
+    part: Sequence[Curve], axis: str, legend: tuple[alt.Color, alt.StrokeDash], name: str | None, axes: Sequence[str]
 ) -> alt.LayerChart:
-    """The curves of one width; `name` stands beside the first panel of a line."""
+    """The curves of one width; `name` stands beside the first panel of a line, `axes` are what pages filter by."""
     import altair as alt
 
     about = [
         {"run": curve["run"], "hue": curve["hue"], "rate": say("lr", curve["lr"]), "seed": curve["seed"]}
         | {"status": curve["status"], "strong": curve["strong"]}
+        | {each: say(each, curve[each]) for each in axes}
         for curve in part
     ]
     rows = [

@@ -28,12 +28,12 @@ TIPS, SAID = ("mixer", "d_model", "dev", "test", "seeds", "rate", "verdict", "ru
 """What a tooltip shows, and what fields are called there."""
 
 Point = dict[str, Any]
-"""A mixer and width with `x`, `y`, their ranges (x_low, x_high, y_low, y_high) and what a tooltip says."""
+"""A mixer and width with `x`, `y`, their ranges (x_low, x_high, y_low, y_high), `quantity` and what a tooltip says."""
 
 
 def holdout(frame: pd.DataFrame, title: str) -> alt.HConcatChart:
     """Scores on dev across and on test up, a point for each mixer and width: accuracy, then attributions."""
-    made = {name: _points(frame, *columns) for name, columns in PAIRS.items()}
+    made = {name: [point | {"quantity": name} for point in _points(frame, *columns)] for name, columns in PAIRS.items()}
     first = made["accuracy"]
     low = min([0.0, *(point[end] for points in made.values() for point in points for end in ("x_low", "y_low"))])
     order = cells(frame, {"dev_accuracy": ""}, AXES)  # with those that have no point

@@ -70,8 +70,19 @@ def _attach_tap(tap: Tap, listener: Listener) -> Callable[[], None]:
 
 def _attach_hook(module: nn.Module, at_input: bool, listener: Listener) -> Callable[[], None]:
     if at_input:
-        return module.register_forward_pre_hook(lambda _, arguments: _first(listener, arguments)).remove
+        return module.register_forward_pre_hook(
+            lambda _, arguments, named: _first_argument(listener, arguments, named), with_kwargs=True
+        ).remove
     return module.register_forward_hook(lambda _, arguments, output: _first(listener, output)).remove
+
+
+def _first_argument(listener: Listener, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The listener's answer to the first tensor that a module is called with, by place or by name."""
+    if not arguments:
+        for name, value in named.items():
+            if isinstance(value, Tensor):
+                return arguments, {**named, name: listener(value)}
+    return _first(listener, arguments), named
 
 
 def _first(listener: Listener, value: Any) -> Any:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError, parse_options
+from mecheval.mixers.own import OwnMixers
 from mecheval.registry import Registry
 
 
@@ -43,8 +44,10 @@ class Mixer(nn.Module, ABC):
         """Numbers that generation must carry from one token to the next, after `length` tokens of one document."""
 
 
-MIXERS: Registry[Callable[..., nn.Module]] = Registry("mixer", "mecheval.mixers")
+MIXERS: Registry[Callable[..., nn.Module]] = Registry("mixer", "mecheval.mixers", OwnMixers())
 """A registered mixer is a `Mixer` class, or a function or module class called as f(d_model=..., **options).
+
+Beside those of this package and of entry points there are the user's own, from files that MECHEVAL_MIXERS names.
 
 One with `Options` gets them parsed, and its layer index: f(d_model, layer, options).
 """

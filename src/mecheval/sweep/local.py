@@ -98,7 +98,7 @@ class _Worker:
     def give(self, job: Job) -> None:
         """Hand over a job."""
         self.job = job
-        self._send(json.dumps(job.to_dict()).encode() + b"\n")
+        self._send(json.dumps({"run": job.run, **job.to_dict()}).encode() + b"\n")
 
     def dismiss(self) -> None:
         """Nothing more will come."""

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from mecheval.errors import UserError
+from mecheval.mixers import own
 from mecheval.store import StoreError
 from mecheval.store.mirror import Mirror, is_url, local_copy
 from mecheval.sweep.job import Event, Job, Stopped, Tell
@@ -123,9 +124,10 @@ class _Sweep:
 
     def submit(self, job: Job) -> None:
         """Have Ray begin the job when a node has room for it. Ray's own retries are off: they would be silent."""
+        environment = {**ONE_THREAD, **own.environment()}
         options = {"num_cpus": self.engine.cpus * job.config.machine.threads, "num_gpus": self.engine.gpus}
         submitted = self.task.options(
-            **options, max_retries=0, runtime_env={"env_vars": ONE_THREAD}, name=job.config.title
+            **options, max_retries=0, runtime_env={"env_vars": environment}, name=job.config.title
         ).remote(json.dumps(job.to_dict()), self.store, self.marker, self.engine.checkpoint_seconds, self.mailbox)
         self.under_way[submitted] = job
 

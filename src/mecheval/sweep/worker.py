@@ -13,7 +13,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+from mecheval.errors import UserError
 from mecheval.sweep.job import Event, Job, work
 
 
@@ -25,12 +27,18 @@ def main(store: str, checkpoint_seconds: float) -> None:
     def tell(event: Event) -> None:
         out.write(json.dumps(event._asdict()) + "\n")
 
-    for job in _jobs():
+    for given in _jobs():
+        try:
+            job = Job.read(given)
+        except UserError as error:  # such as a mixer's file that has changed since the sweep began
+            tell(Event(given["run"], "end", status="failed", message=str(error)))
+            continue
         if work(job, store, tell, checkpoint_seconds=checkpoint_seconds) == "interrupted":
             return
 
 
-def _jobs() -> Iterator[Job]:
+def _jobs() -> Iterator[dict[str, Any]]:
+    """Jobs as `Job.to_dict` describes them, with the run's id."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     received = finished = 0
 
@@ -45,7 +53,7 @@ def _jobs() -> Iterator[Job]:
 
     threading.Thread(target=listen, daemon=True).start()
     while (line := lines.get()) is not None:
-        yield Job.read(json.loads(line))
+        yield json.loads(line)
         finished += 1
 
 

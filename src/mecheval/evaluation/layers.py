@@ -1,0 +1,145 @@
+"""The layers of a model from elsewhere: which of its submodules they are, and the sites at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mecheval.errors import UnknownName, UserError
+from mecheval.intervene import Depths
+from mecheval.intervene.mechanism import depths_of
+from mecheval.intervene.places import listening
+from mecheval.model import LM
+from mecheval.types import SHORT_CONVOLUTIONS
+
+
+class Answering(nn.Module):
+    """Any model as a map from tokens (n, L) to logits (n, L, V), with the model's own names for its parts."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits, also of a model that returns them as `.logits` of a larger answer; halves as full floats."""
+        answer: Any = self.model(tokens)
+        logits = answer["logits"] if isinstance(answer, Mapping) and "logits" in answer else answer
+        logits = getattr(logits, "logits", logits)
+        if not isinstance(logits, Tensor):
+            raise UserError(f"the model must return logits (n, L, V), or an object with .logits (got {_kind(answer)}).")
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Those of the model."""
+        found: Iterator[tuple[str, nn.Module]] = self.model.named_modules(memo, prefix, remove_duplicate)
+        return found
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Where a model is intervened on, and which of these decide the verdict."""
+
+    every: tuple[str, ...]
+    inputs: tuple[str, ...]  # of the layers, in order
+    depths: Depths
+
+    @property
+    def middle(self) -> str | None:
+        """The input of layer 1; None for a model of one layer."""
+        return self.inputs[1] if len(self.inputs) > 1 else None
+
+
+def sites_of(
+    model: nn.Module, layers: Sequence[str] | None, mixers: Sequence[str], extra: Sequence[str] | None
+) -> Sites:
+    """Inputs and outputs of the layers, outputs of the mixers, and what is named besides."""
+    if isinstance(model, LM):
+        if layers or mixers:
+            raise UserError("an LM knows its layers and mixers; leave out layers= and mixers=.")
+        depths = depths_of(model.sites())
+        every = list(extra or [name for name, tap in model.taps().items() if not tap.readonly])
+        inputs = tuple(f"blocks.{i}.input" for i in range(model.n_layers))
+        return Sites(tuple(dict.fromkeys([*every, *depths.sites])), inputs, depths)
+    known = dict(model.named_modules())
+    chosen = list(layers) if layers is not None else find_layers(model)
+    if not chosen:
+        raise UserError("layers: name at least one submodule.")
+    for path in (*chosen, *mixers):
+        if path not in known or not path:
+            raise UnknownName("submodule", path, [name for name in known if name])
+    if len(set(chosen)) < len(chosen):
+        raise UserError(f"layers: each once (got {', '.join(chosen)}).")
+    ends = [f"{path}.{end}" for path in chosen for end in ("input", "output")]
+    every = [*ends, *(f"{path}.output" for path in mixers), *(extra or [])]
+    inputs = tuple(f"{path}.input" for path in chosen)
+    inside = tuple(tuple(site for site in extra or [] if _is_convolution(site, path, known)) for path in chosen)
+    return Sites(tuple(dict.fromkeys(every)), inputs, Depths(inputs[1:], inside))
+
+
+def find_layers(model: nn.Module) -> list[str]:
+    """The children of the one list of equal modules; an error that names the candidates where there is not one."""
+    lists: dict[str, list[str]] = {}
+    unequal = []
+    for path, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or any(path.startswith(f"{each}.") for each in lists):
+            continue  # of lists inside lists, as of heads inside layers, the outermost counts
+        names = [f"{path}.{name}" if path else name for name, _ in module.named_children()]
+        kinds = {type(child) for child in module.children()}
+        if len(kinds) == 1 and (len(names) > 1 or isinstance(module, nn.ModuleList)):
+            lists[path] = names
+        else:
+            unequal.append(path)
+    if len(lists) == 1:
+        return next(iter(lists.values()))
+    there = [f"{path} ({len(children)})" for path, children in lists.items()] or [path for path in unequal if path]
+    parts = [path for path, _ in model.named_modules() if path and "." not in path]
+    said = f"lists in this model: {', '.join(there)}" if there else f"its parts: {', '.join(parts) or 'none'}"
+    raise UserError(f"which submodules are the layers? Name them in order, layers=['blocks.0', ...]; {said}.")
+
+
+def check_sites(model: nn.Module, tokens: Tensor, sites: Sites) -> int:
+    """Every site is passed once, layers in their order, with documents and positions first; the model's width."""
+    if isinstance(model, LM):  # whose sites know their axes
+        return model.d_model
+    seen: list[str] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def listener(site: str) -> Any:
+        def listen(x: Tensor) -> Tensor:
+            seen.append(site)
+            shapes[site] = tuple(x.shape)
+            return x
+
+        return listen
+
+    with torch.no_grad(), listening(model, {site: listener(site) for site in sites.every}):
+        model(tokens)
+    for site in sites.every:
+        if seen.count(site) != 1:
+            how = "never passes" if site not in seen else f"passes {seen.count(site)} times"
+            raise UserError(f"one run of the model {how} through {site}; interventions need exactly once.")
+        if shapes[site][:2] != tuple(tokens.shape):
+            n, length = tokens.shape
+            raise UserError(
+                f"{site} has shape {shapes[site]} for {n} documents of {length} tokens; documents must come first and "
+                "positions second, (n, L, ...); PyTorch's layers do so with batch_first=True."
+            )
+    order = [site for site in seen if site in sites.inputs]
+    if order != list(sites.inputs):
+        raise UserError(f"layers: name them in the order in which they run; the inputs came as {', '.join(order)}.")
+    return shapes[sites.inputs[0]][-1]
+
+
+def _is_convolution(site: str, layer: str, known: Mapping[str, nn.Module]) -> bool:
+    path = site.removesuffix(".output")
+    return path.startswith(f"{layer}.") and path.rpartition(".")[2] in SHORT_CONVOLUTIONS and path in known
+
+
+def _kind(answer: Any) -> str:
+    return f"{type(answer).__name__} of {len(answer)}" if isinstance(answer, tuple | list) else type(answer).__name__

@@ -1,0 +1,132 @@
+"""Evaluate an own mixer: check it, train it, intervene on it, set it beside the built-in ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from torch import nn
+
+from mecheval.config import RunConfig
+from mecheval.errors import UserError
+from mecheval.evaluation.checks import check_mixer
+from mecheval.evaluation.options import Plan, make_plan, split_options
+from mecheval.evaluation.result import Evaluation, summarised
+from mecheval.intervene import interchange, verdict
+from mecheval.mixers import MIXERS, own
+from mecheval.mixers.sourcecode import file_of, line_in, said
+from mecheval.report import check_page, write_report
+from mecheval.store import DEFAULT_STORE, Store
+from mecheval.studies import chosen, results
+from mecheval.sweep import Engine, HereEngine, LocalEngine, Stopped, sweep
+from mecheval.sweep.board import board
+from mecheval.training.loop import alone
+from mecheval.training.probe import documents, load_run
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+DOCUMENTS = 4
+"""For the check that interventions work at all."""
+
+
+def evaluate_mixer(
+    mixer: type[nn.Module],
+    task: str = "ar",
+    *,
+    scale: str = "laptop",
+    options: Mapping[str, Any] | None = None,
+    seeds: int = 1,
+    lr: float | Sequence[float] = (),
+    compare: bool = True,
+    store: str | Path = DEFAULT_STORE,
+    report: str | Path | None = None,
+    workers: int | None = None,
+) -> Evaluation:
+    """Train a mixer's runs in this process, those that it is compared with in workers; see `evaluate`."""
+    cls = own.checked(mixer, mixer.__name__)
+    name = own.own_name(cls)
+    MIXERS.replace(name, cls)
+    rates = (lr,) if isinstance(lr, int | float) else tuple(lr)
+    plan, warnings = prepare(cls, name, task, scale, options or {}, seeds, rates, compare, report)
+    opened, console = Store(store), Console(stderr=True, force_jupyter=False, highlight=False)
+    try:
+        train(plan, opened, [HereEngine(), LocalEngine(workers)], console)
+    except Stopped as stopped:
+        raise KeyboardInterrupt("stopped; what is done is saved, and the same call goes on from there.") from stopped
+    return collect(plan, opened, warnings, report)
+
+
+def prepare(
+    cls: type[nn.Module], name: str, task: str, scale: str, options: Mapping[str, Any], seeds: int,
+    rates: Sequence[float], compare: bool, report: str | Path | None,
+) -> tuple[Plan, list[str]]:  # fmt: skip
+    """Find what is wrong before anything is trained: the runs of a registered mixer, and warnings about it."""
+    if report is not None:
+        check_page(report)
+    plan = make_plan(cls, name, task, scale, options, seeds, rates, compare)
+    inside, _ = split_options(cls, name, task, options)
+    configs = {point.config.model.d_model: point.config for point in plan.own}
+    first = next(iter(configs.values()))
+    warnings = check_mixer(cls, inside, first.model.d_model, first.build_task().max_tokens)
+    _check_in_models(cls, list(configs.values()))
+    return plan, warnings
+
+
+def train(plan: Plan, store: Store, engines: Sequence[Engine], console: Console) -> None:
+    """Do what is missing of a plan's runs: all with one engine, or the own with the first, the others with the last."""
+    parts = [plan.own + plan.others] if len(engines) == 1 else [plan.own, plan.others]
+    mine = {point.config.id for point in plan.own}
+    for engine, points in zip(engines, parts, strict=True):
+        if not points:
+            continue
+        swept = sweep(plan.jobs(points), store, engine, board(console, plan.title))
+        for failure in swept.failures:
+            if failure.run in mine:
+                raise UserError(f"{failure.title} failed: {failure.message}")
+            console.print(f"failed: {failure.title}: {failure.message}", markup=False)
+
+
+def collect(plan: Plan, store: Store, warnings: Sequence[str], report: str | Path | None) -> Evaluation:
+    """The table from the store; the verdict from the chosen runs of the own mixer, at its largest width."""
+    frame = chosen(plan.study, results(plan.study, [*plan.own, *plan.others], store))
+    mine = frame[(frame["mixer"] == plan.name) & (frame["status"] == "done")]
+    mine = mine[mine["d_model"] == mine["d_model"].max()]
+    effects = {row["seed"]: _effects(store, row["run"]) for row in mine.to_dict("records")}
+    written = None
+    if report is not None:
+        written = write_report(store, report, plan.scale)
+    found = verdict(list(effects.values())) if effects else None
+    return Evaluation(plan.title, plan.name, summarised(frame), found, _joined(effects), tuple(warnings), written)
+
+
+def _check_in_models(cls: type[nn.Module], configs: Sequence[RunConfig]) -> None:
+    """A language model of each width around the mixer, and interventions at all sites of the first."""
+    task = configs[0].build_task()
+    clean = task.sample(DOCUMENTS, "test")
+    try:
+        with alone(1):
+            models = [config.build_lm(task) for config in configs]
+            interchange(models[0], clean, task.corrupt(clean))
+    except UserError:
+        raise
+    except Exception as error:
+        where = line_in(file_of(cls), error)
+        raise UserError(f"{cls.__name__} does not work in a model under interventions{where}: {said(error)}") from None
+
+
+def _effects(store: Store, run: str) -> pd.DataFrame:
+    """Again, with the documents that intervals need; the numbers are those in the store."""
+    trained = load_run(store.folder(run))
+    with alone(trained.config.machine.threads):
+        return interchange(trained.lm, *documents(trained.task, trained.config, "test"))
+
+
+def _joined(effects: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    if len(effects) == 1:
+        return next(iter(effects.values()))
+    return pd.concat([frame.assign(seed=seed) for seed, frame in effects.items()]) if effects else pd.DataFrame()

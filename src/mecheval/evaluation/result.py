@@ -1,0 +1,92 @@
+"""What an evaluation found: a table with a row for each mixer, the verdict, the effects behind it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mecheval.intervene import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+ROLES = ("key", "value", "query")
+COLUMNS = ("mixer", "d", "accuracy", "likelihood", *(f"restored_{role}" for role in ROLES), "verdict", "agreement")
+"""accuracy and likelihood are on test; restored: likelihood with the clean input of block 1 at that role."""
+HEADS = ("mixer", "d", "accuracy", "likelihood", *(f"at {role}" for role in ROLES), "verdict", "agreement")
+MARK, MISSING = "▸ ", "–"
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What `evaluate` found; print it, or show it in a notebook."""
+
+    title: str  # what was evaluated on what
+    name: str  # of the mixer or model, as in the table
+    table: pd.DataFrame  # see COLUMNS; the first row is the mixer or model that was evaluated
+    verdict: Verdict | None  # None where it diverged
+    effects: pd.DataFrame  # of every site and role; with several seeds, seed by seed
+    warnings: tuple[str, ...] = ()
+    report: Path | None = None
+
+    def cells(self) -> list[list[str]]:
+        """The table as text, with what was evaluated marked."""
+        return [_cells(row, own=row["mixer"] == self.name) for row in self.table.to_dict("records")]
+
+    def lines(self) -> list[str]:
+        """All but the table: warnings, the verdict, its evidence."""
+        found = [f"Warning: {warning}" for warning in self.warnings]
+        if self.verdict is not None:
+            found += [f"Verdict: {self.verdict.finding}", *(f"- {sentence}" for sentence in self.verdict.evidence)]
+        return [*found, *([f"Report: {self.report}"] if self.report else [])]
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, "", *_aligned([HEADS, *self.cells()]), "", *self.lines()])
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in HEADS)
+        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.cells())
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        said = "".join(f"<div>{html.escape(line)}</div>" for line in self.lines())
+        title = html.escape(self.title)
+        return f"<strong>{title}</strong><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{said}"
+
+
+def summarised(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `studies.chosen` as rows of the table: one for each mixer and width, over seeds the means."""
+    import pandas as pd
+
+    rows = []
+    for (mixer, d), runs in frame.groupby(["mixer", "d_model"], sort=False):
+        words = [verdict if isinstance(verdict, str) else status
+                 for verdict, status in zip(runs["verdict"], runs["status"], strict=True)]  # fmt: skip
+        counts = {word: words.count(word) for word in dict.fromkeys(words)}
+        said = words[0] if len(counts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.items())
+        restored = {f"restored_{role}": runs[f"restored_{role}"].mean() for role in ROLES}
+        scores = {"accuracy": runs["test_accuracy"].mean(), "likelihood": runs["test_likelihood"].mean()}
+        agreement = runs["agreement"].astype(float).mean()
+        rows.append({"mixer": mixer, "d": d, **scores, **restored, "verdict": said, "agreement": agreement})
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _cells(row: dict[str, Any], own: bool) -> list[str]:
+    cells = [f"{MARK if own else '  '}{row['mixer']}"]
+    for name in COLUMNS[1:]:
+        value = row[name]
+        missing = not isinstance(value, str) and value != value  # NaN
+        cells.append(MISSING if missing else f"{value:.3f}" if isinstance(value, float) else str(value))
+    return cells
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns below each other: text to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    text = {HEADS.index("mixer"), HEADS.index("verdict")}
+    return [
+        "  ".join(c.ljust(w) if i in text else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]  # fmt: skip

@@ -1,0 +1,191 @@
+"""Evaluate a model that was trained elsewhere: any torch module from tokens to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mecheval.config import RunConfig
+from mecheval.errors import UserError
+from mecheval.evaluation.behaviour import is_close, modes_kept, tolerance
+from mecheval.evaluation.layers import Answering, check_sites, sites_of
+from mecheval.evaluation.page import write_page
+from mecheval.evaluation.result import COLUMNS, ROLES, Evaluation, summarised
+from mecheval.intervene import interchange, verdict
+from mecheval.mixers.sourcecode import said
+from mecheval.model import LM
+from mecheval.report import check_page
+from mecheval.store import DEFAULT_STORE, Store
+from mecheval.studies import STUDIES, results
+from mecheval.studies.scales import MIXERS
+from mecheval.sweep import Point
+from mecheval.sweep.sweeping import rows_of
+from mecheval.tasks import Task, build_task
+from mecheval.types import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+FEW, SLICE = 5, 64
+"""Documents of the checks, and of one pass."""
+
+
+def evaluate_model(
+    model: nn.Module,
+    task: str | Task = "ar",
+    *,
+    layers: Sequence[str] | None = None,
+    mixers: Sequence[str] = (),
+    sites: Sequence[str] | None = None,
+    n: int = 320,
+    split: str = "test",
+    seed: int = 0,
+    name: str | None = None,
+    compare: bool = True,
+    store: str | Path = DEFAULT_STORE,
+    report: str | Path | None = None,
+) -> Evaluation:
+    """Intervene on a model as it is; nothing is trained. See `evaluate`."""
+    written = None if report is None else check_page(report)
+    made = build_task(task) if isinstance(task, str) else task
+    name = type(model).__name__ if name is None else name
+    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    clean = made.sample(n, split, seed)
+    corrupted = made.corrupt(clean, seed).to(device)
+    clean = clean.to(device)
+    answering = model if isinstance(model, LM) else Answering(model)
+    with modes_kept(model):
+        _check(name, answering, made, clean.tokens[:FEW])
+        places = sites_of(answering, layers, mixers, sites)
+        width = check_sites(answering, clean.tokens[:FEW], places)
+        accuracy, likelihood = _scores(answering, clean)
+        effects = interchange(answering, clean, corrupted, places.every)
+    found = verdict(effects, depths=places.depths)
+    restored = effects[effects["site"] == places.middle].set_index("role")["restored"]
+    row = {"mixer": name, "d": width, "accuracy": accuracy, "likelihood": likelihood}
+    row |= {f"restored_{role}": float(restored.get(role, float("nan"))) for role in ROLES}
+    row |= {"verdict": found.label, "agreement": found.agreement}
+    title = f"{name} on {made.name} ({split}, {n} documents)"
+    table = _with_others(row, made, Store(store) if compare else None)
+    result = Evaluation(title, name, table, found, effects, (), written)
+    if written is not None:
+        write_page(result, written)
+    return result
+
+
+def _check(name: str, model: nn.Module, task: Task, tokens: Tensor) -> None:
+    """What can be wrong with a model, each in one line."""
+    with torch.no_grad(), _tables_watched(model, tokens, task):
+        try:
+            logits = model(tokens)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{name} failed on tokens {tuple(tokens.shape)}: {said(error)}") from None
+        if logits.ndim != 3 or logits.shape[:2] != tokens.shape:
+            wanted = f"({tokens.shape[0]}, {tokens.shape[1]}, V)"
+            raise UserError(
+                f"{name} gives {tuple(logits.shape)} for tokens {tuple(tokens.shape)}; logits are {wanted}."
+            )
+        if logits.shape[-1] < task.vocab_size:
+            raise UserError(f"{name} has logits of {logits.shape[-1]} tokens; {task.name} has {task.vocab_size}.")
+        bad = (~logits.isfinite()).any(-1).nonzero()
+        if len(bad) and logits.isnan().any():  # -inf is a way to rule tokens out
+            raise UserError(f"{name} gives NaN at position {int(bad[0, 1])} of document {int(bad[0, 0])}.")
+        logits = _finite(logits)
+        if not is_close(_finite(model(tokens)), logits):
+            raise UserError(f"{name} gives two answers to the same tokens in evaluation mode.")
+        if not is_close(_finite(model(tokens[:1])), logits[:1]):
+            raise UserError(f"{name} gives a document another answer alone than in a batch of {len(tokens)}.")
+        _check_causal(name, model, task, tokens, logits)
+
+
+def _check_causal(name: str, model: nn.Module, task: Task, tokens: Tensor, logits: Tensor) -> None:
+    length = tokens.shape[1]
+    for t in sorted({1, length // 2, length - 1}):
+        changed = tokens.clone()
+        changed[:, t] = (changed[:, t] + 1) % task.vocab_size
+        moved = (_finite(model(changed)) - logits)[:, :t].abs().amax((0, 2))
+        s = int(moved.argmax())
+        if float(moved[s]) > tolerance(logits):
+            raise UserError(
+                f"{name} is not causal: changing the token at position {t} changes the logits at position {s} by "
+                f"{float(moved[s]):.2g}, so it could read the answer from the future. Give it a causal mask."
+            )
+
+
+def _finite(logits: Tensor) -> Tensor:
+    """Tokens that are ruled out by -inf take no part in comparisons."""
+    return logits.nan_to_num(neginf=0.0, posinf=0.0)
+
+
+@contextmanager
+def _tables_watched(model: nn.Module, tokens: Tensor, task: Task) -> Iterator[None]:
+    """An index beyond an embedding is told before it is looked up: on a GPU it would end the process."""
+
+    def watch(path: str) -> Any:
+        def look(table: nn.Embedding, arguments: tuple[Any, ...]) -> None:
+            index = arguments[0] if arguments else None
+            if not isinstance(index, Tensor) or not index.numel() or int(index.max()) < table.num_embeddings:
+                return
+            rows = f"{path} has {table.num_embeddings} rows"
+            if index.shape == tokens.shape and torch.equal(index.to(tokens), tokens):
+                raise UserError(f"the vocabulary is too small: {rows}, and {task.name} has {task.vocab_size} tokens.")
+            length = f"documents of {task.name} have up to {task.max_tokens} tokens"
+            raise UserError(f"{rows} and is asked for row {int(index.max())}; {length}.")
+
+        return look
+
+    tables = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    hooks = [table.register_forward_pre_hook(watch(path)) for path, table in tables]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def _scores(model: nn.Module, batch: Batch) -> tuple[float, float]:
+    """Accuracy and mean likelihood over all predictions of all documents."""
+    right, likelihood = [], []
+    for first in range(0, len(batch), SLICE):
+        part = batch[first : first + SLICE]
+        tokens = part.tokens[:, : int(part.predict_at.max()) + 1]
+        logits = model(tokens)[torch.arange(len(part), device=tokens.device)[:, None], part.predict_at]  # (n, k, V)
+        right.append(logits.argmax(-1) == part.targets)
+        likelihood.append(logits.log_softmax(-1).gather(-1, part.targets[..., None])[..., 0].double().exp())
+    return float(torch.cat(right).double().mean()), float(torch.cat(likelihood).mean())
+
+
+def _with_others(row: dict[str, Any], task: Task, store: Store | None) -> pd.DataFrame:
+    """The row, and below it the built-in mixers that the store has on exactly this task: of each its best."""
+    import pandas as pd
+
+    own = pd.DataFrame([row], columns=list(COLUMNS))
+    points = [] if store is None else [Point({}, config) for config in _as_they_are(task, store)]
+    if store is None or not points:
+        return own
+    study = STUDIES["ar"]  # whose readings are those of the table
+    frame = results(study, points, store).sort_values(["dev_accuracy", "dev_likelihood"], ascending=False)
+    best = frame.groupby("mixer").head(1).sort_values("mixer")
+    return pd.concat([own, summarised(best)], ignore_index=True)
+
+
+def _as_they_are(task: Task, store: Store) -> list[RunConfig]:
+    """Done runs on this task of two layers of a built-in mixer, with no option changed."""
+    wanted = {"name": task.name, **task.options.model_dump(mode="json")}
+    found = []
+    for row in rows_of(store):
+        if row["status"] != "done" or row["mixer"] not in MIXERS or row["config"]["task"] != wanted:
+            continue
+        plain = {**row["config"], "mixer": row["mixer"], "model": {"d_model": row["d_model"]}}
+        config = RunConfig.read(plain)
+        if config.id == row["run"]:
+            found.append(config)
+    return found

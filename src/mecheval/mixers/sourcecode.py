@@ -1,0 +1,163 @@
+"""Files of Python that a user names: executed as modules, and told apart by a digest of what they say."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from torch import nn
+
+from mecheval.errors import UserError
+
+DIGITS = 8
+LIBRARIES = ("torch", "mecheval", "builtins", "abc", "typing")
+"""Where base classes stop being someone's own."""
+
+_loaded: dict[tuple[Path, str], ModuleType] = {}
+_loading: list[Path] = []
+
+
+def digest(content: bytes) -> str:
+    """8 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()[:DIGITS]
+
+
+def read_file(path: Path) -> bytes:
+    """A Python file's bytes."""
+    if path.suffix != ".py":
+        raise UserError(f"{path} is not a Python file (.py).")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
+
+
+def load_file(path: Path) -> ModuleType:
+    """Execute a Python file as a module; once, as long as it does not change."""
+    content, place = read_file(path), path.resolve()
+    known = place, digest(content)
+    if known in _loaded:
+        return _loaded[known]
+    module = ModuleType(f"mecheval_own_{known[1]}")
+    module.__file__ = str(place)
+    sys.modules[module.__name__] = module  # dataclasses, among others, look their module up
+    if str(place.parent) not in sys.path:
+        sys.path.append(str(place.parent))  # at the end: what lies beside it can be imported, and hides nothing
+    _loading.append(path)
+    try:
+        exec(compile(content, str(place), "exec", dont_inherit=True), vars(module))
+    except UserError as error:
+        raise UserError(f"{path}{line_in(place, error)}: {error}") from None
+    except SyntaxError as error:
+        raise UserError(f"{path}{_at(error.lineno)} is not Python: {error.msg}.") from None
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path}{line_in(place, error)} failed when it was imported: {said(error)}") from None
+    finally:
+        _loading.pop()
+    _loaded[known] = module
+    return module
+
+
+def not_while_loading(what: str) -> None:
+    """An error if someone's file calls `what` while it is only imported for its mixer."""
+    if _loading:
+        raise UserError(f'{what} is called when the file is imported; put that below `if __name__ == "__main__":`.')
+
+
+def modules_in(module: ModuleType) -> list[str]:
+    """Torch modules that are written there, not those that it imports."""
+    found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, nn.Module)]
+    return [cls.__name__ for cls in found if cls.__module__ == module.__name__]
+
+
+def said(error: BaseException) -> str:
+    """An error in one line."""
+    return " ".join([f"{type(error).__name__}:", *str(error).split()])
+
+
+def line_in(path: Path | None, error: BaseException) -> str:
+    """`, line 12`: the last one of a file on the way to an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _at(next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None))
+
+
+def file_of(cls: type) -> Path | None:
+    """The file that a class is written in; None for one from a notebook or a prompt."""
+    try:
+        path = Path(inspect.getfile(cls))
+    except (TypeError, OSError):
+        return None
+    return path if path.is_file() else None
+
+
+def class_digest(cls: type) -> str:
+    """Of the class's whole file, where that still says what the class does; else of what the class itself does.
+
+    What a class made inside a function takes from there is no part of the file, so it is added.
+    """
+    content = _unchanged_file(cls)
+    return digest((_described(cls) if content is None else content) + _enclosed(cls))
+
+
+def _unchanged_file(cls: type) -> bytes | None:
+    """The file's bytes, unless it was edited after it was imported, or its code changed on the way in."""
+    path = file_of(cls)
+    if path is None:
+        return None
+    try:
+        content = path.read_bytes()
+        known = set(_inside(compile(content, str(path), "exec", dont_inherit=True)))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    is_there = any(code.co_name == cls.__name__ for code in known)
+    return content if is_there and all(method.__code__ in known for method in _methods(cls)) else None
+
+
+def _described(cls: type) -> bytes:
+    """What a class does, without where it stands: code, defaults and plain attributes, of its own bases, too."""
+    bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in LIBRARIES]
+    parts: list[Any] = []
+    for base in bases:
+        for name, value in vars(base).items():
+            if isinstance(value, FunctionType):
+                parts.append((name, _code(value.__code__), value.__defaults__, value.__kwdefaults__))
+            elif isinstance(value, bool | int | float | str | tuple) and name not in ("__module__", "__firstlineno__"):
+                parts.append((name, value))
+    return repr(parts).encode()
+
+
+def _enclosed(cls: type) -> bytes:
+    cells = [(method.__code__.co_freevars, method.__closure__ or ()) for method in _methods(cls)]
+    pairs = [(name, cell) for names, closure in cells for name, cell in zip(names, closure, strict=True)]
+    found = [(name, cell.cell_contents) for name, cell in pairs if name != "__class__"]
+    return repr(found).encode() if found else b""
+
+
+def _methods(cls: type) -> list[FunctionType]:
+    return [value for value in vars(cls).values() if isinstance(value, FunctionType)]
+
+
+def _inside(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _inside(constant)
+
+
+def _code(code: CodeType) -> Any:
+    """Without file and lines; sets in an order, since their own differs from process to process."""
+    constants = [
+        _code(each) if isinstance(each, CodeType) else sorted(map(repr, each)) if isinstance(each, frozenset) else each
+        for each in code.co_consts
+    ]
+    return code.co_name, code.co_code, code.co_names, code.co_varnames, constants
+
+
+def _at(line: int | None) -> str:
+    return "" if line is None else f", line {line}"

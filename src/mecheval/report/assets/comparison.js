@@ -1,0 +1,85 @@
+// Our results beside the paper's: claims with their outcomes, then numbers cell by cell.
+
+const SIGNS = { reproduced: "✓", contradicted: "✗", "not tested": "○" };
+const points = (value) => (known(value) ? `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`.replace(/^[+-]0\.0$/, "0.0") : MISSING);
+
+function claimItem(claim) {
+  return el("li", { class: "claim" },
+    el("p", { class: "claim-head" }, el("span", { class: `outcome o-${claim.outcome.replace(" ", "-")}` }, `${SIGNS[claim.outcome] ?? ""} ${claim.outcome}`),
+      el("strong", {}, claim.claim.replaceAll("_", " ")), el("span", { class: "quiet" }, `section ${claim.where} · study ${claim.study}`)),
+    el("p", {}, claim.said),
+    folded("How it was tested, and what was found", () => el("dl", { class: "pairs" },
+      el("dt", {}, "the paper"), el("dd", {}, claim.setting), el("dt", {}, "tested"), el("dd", {}, claim.tested),
+      el("dt", {}, "found"), el("dd", {}, claim.evidence))));
+}
+
+function cellsTable(study) {
+  const { cells } = study;
+  const every = cells.mixer.map((_, row) => row);
+  const both = every.filter((row) => known(cells.difference[row]));
+  const rows = [...both, ...every.filter((row) => !known(cells.difference[row]))];
+  const rates = cells.lr.some(known);
+  return table({
+    label: `numbers of study ${study.study} beside the paper's`, rows, step: 20,
+    columns: [
+      { name: "mixer", value: (row) => cells.mixer[row] },
+      { name: "lr", value: (row) => cells.lr[row], show: (row) => rate(cells.lr[row]), number: true, hidden: () => !rates },
+      { name: "d", value: (row) => cells.d_model[row], number: true },
+      { name: "quantity", value: (row) => words(cells.quantity[row]) },
+      { name: "ours %", value: (row) => cells.ours[row], number: true, show: (row) => percent(cells.ours[row]) },
+      {
+        name: "range %", value: (row) => cells.high[row] - cells.low[row], number: true, hidden: () => !cells.seeds.some((n) => n > 1),
+        show: (row) => (cells.seeds[row] > 1 ? `${percent(cells.low[row])} to ${percent(cells.high[row])}` : MISSING),
+      },
+      { name: "paper %", value: (row) => cells.paper[row], number: true, show: (row) => percent(cells.paper[row]) },
+      { name: "difference", value: (row) => cells.difference[row], number: true, show: (row) => points(cells.difference[row]) },
+    ],
+  }).node;
+}
+
+function patternsTable(study) {
+  const { patterns } = study;
+  return table({
+    label: `where runs of study ${study.study} are restored most`, rows: patterns.mixer.map((_, row) => row),
+    columns: [
+      { name: "mixer", value: (row) => patterns.mixer[row] }, { name: "ours", value: (row) => patterns.ours[row] || MISSING },
+      { name: "paper", value: (row) => patterns.paper[row] || MISSING },
+      {
+        name: "same place", value: (row) => (patterns.main[row] && patterns.learnt[row] ? patterns.same[row] / patterns.learnt[row] : null),
+        show: (row) => (patterns.main[row] && patterns.learnt[row] ? `${patterns.same[row]} of ${plural(patterns.learnt[row], "run")}` : MISSING),
+      },
+    ],
+  }).node;
+}
+
+function comparisonSection() {
+  const { comparison, about } = data;
+  if (!comparison.studies.length) {
+    return section("paper", "Beside the paper", [
+      el("p", { class: "note" }, `The store has no run of the paper's studies at scale ${about.scale}. `, el("code", {}, "mecheval study ar"), " makes some."),
+    ]);
+  }
+  const settings = new Map();
+  comparison.studies.forEach((study) => study.settings.forEach(({ task, ours, paper }) => {
+    settings.set(`${task}: ours ${ours}; the paper's ${paper}`, ours === paper ? `${task}: both ${ours}.` : `${task}: ours ${ours}; the paper's ${paper}.`);
+  }));
+  const numbers = comparison.studies.filter((study) => study.cells.mixer.length);
+  return section("paper", "Beside the paper", [
+    el("p", {}, `Scale ${about.scale}. `, about.scale === "paper" ? "Both sides have the same settings. "
+      : "Our tasks are smaller and training is shorter, so levels differ; what can be compared is who does it, and where. ",
+      "The paper has one seed and, without a hold-out, chose learning rates on the documents that it reports; we choose on dev and report test."),
+    el("ul", {}, [...settings.values()].map((text) => el("li", {}, text))),
+    el("h3", {}, "Claims"),
+    comparison.claims.length ? [
+      el("p", {}, Object.entries(comparison.outcomes).map(([outcome, n]) =>
+        el("span", { class: `outcome o-${outcome.replace(" ", "-")}` }, `${SIGNS[outcome]} ${count(n)} ${outcome}`))),
+      el("ul", { class: "claims" }, comparison.claims.map(claimItem)),
+    ] : el("p", { class: "note" }, "None of the paper's claims is about these studies."),
+    numbers.map((study) => [
+      el("h3", {}, `Numbers of figure ${study.figure}`),
+      el("p", {}, "Likelihood of the right answer: for the original document, for the corrupted one, and with one activation of the original put back; differences in percentage points. Models that only one side has come last."),
+      folded("Where models that learnt are restored most", () => patternsTable(study), { open: true }),
+      cellsTable(study),
+    ]),
+  ]);
+}

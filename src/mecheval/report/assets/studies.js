@@ -1,0 +1,84 @@
+// A section for each study, and one for mechanisms along training: chips, charts, table.
+
+const NUMBERS = {
+  test_accuracy: "test accuracy", dev_accuracy: "dev accuracy", test_likelihood: "test likelihood",
+};
+
+const AXES = { d_model: "d", n_layers: "layers", kernel_size: "kernel" };
+
+function columnName(name) {
+  return NUMBERS[name] || name.replace(/^restored_/, "at ").replaceAll("_", " ");
+}
+
+// What chips mean for charts: a signal for each, null where nothing is chosen.
+function signalsOf(bar, chips, rates) {
+  return () => Object.fromEntries(chips.map(({ axis }) => {
+    const set = bar.chosen[axis];
+    if (set.size === 0) return [`f_${axis}`, null];
+    const texts = axis === "lr" ? rates.filter((text) => text.split(", ").some((each) => set.has(each))) : [...set];
+    return [`f_${axis}`, texts];
+  }));
+}
+
+function studySection(study) {
+  const mine = [];
+  let sheet = null;
+  const bar = chipBar(study.chips, () => {
+    mine.forEach(choose);
+    sheet.refill();
+  });
+  const signals = signalsOf(bar, study.chips, study.rates);
+  const figures = study.charts.map((number) => {
+    const node = figure(number, signals);
+    mine.push(charts.at(-1));
+    return node;
+  });
+  sheet = studyTable(study, bar);
+  return section(`study-${study.name}`, study.question, [
+    el("p", { class: "quiet" }, study.note), bar.node, figures, sheet.node,
+  ], `${study.name} · figure ${study.figure}`, study.name);
+}
+
+function studyTable(study, bar) {
+  const { axes, numbers, run, status, verdict, agreement } = study.table;
+  const text = (axis, row) => axes[axis].levels[axes[axis].codes[row]];
+  const quantity = study.chips.find((chip) => chip.axis === "quantity");
+  const left = (name) => quantity && Object.entries(quantity.columns)
+    .some(([value, columns]) => columns.includes(name) && !bar.has("quantity", value));
+  return table({
+    label: `chosen runs of study ${study.name}`, rows: run.map((_, row) => row), step: 30,
+    passes: (row) => Object.keys(axes).every((axis) => bar.has(axis, text(axis, row))),
+    columns: [
+      ...Object.keys(axes).map((axis) => ({ name: AXES[axis] || axis.replaceAll("_", " "), value: (row) => axes[axis].codes[row], show: (row) => text(axis, row) })),
+      ...Object.keys(numbers).map((name) => ({
+        name: columnName(name), number: true, value: (row) => numbers[name][row], show: (row) => percent(numbers[name][row]),
+        hidden: () => left(name),
+      })),
+      {
+        name: "verdict", value: (row) => verdict[row] ?? status[row],
+        show: (row) => words(verdict[row] ?? status[row]) + (known(agreement[row]) ? ` (${(100 * agreement[row]).toFixed(0)} %)` : ""),
+      },
+      { name: "run", value: (row) => run[row], show: (row) => (status[row] === "missing" ? MISSING : runLink(run[row])) },
+    ],
+  });
+}
+
+function trainingSection() {
+  const { training } = data;
+  const mine = [];
+  const bar = chipBar(training.chips, () => mine.forEach(choose));
+  const figures = training.charts.map((number) => {
+    const node = figure(number, signalsOf(bar, training.chips, []));
+    mine.push(charts.at(-1));
+    return node;
+  });
+  const some = training.shown < training.runs ? ` Shown are ${training.shown}, spread over tasks and mixers.` : "";
+  return section("training", "The mechanism as it forms", figures.length ? [
+    el("p", {}, `${plural(training.runs, "run was", "runs were")} intervened on while being trained, on dev documents.${some} `
+      + "A line rises where the clean activation at that position brings the answer back; the broad grey line is the accuracy."),
+    bar.node, figures,
+  ] : [
+    el("p", { class: "note" }, "No run was intervened on while it was trained. To see mechanisms form: ",
+      el("code", {}, "mecheval train --task ar --mixer mamba --interchange-every 100"), "."),
+  ]);
+}

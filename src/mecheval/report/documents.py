@@ -1,0 +1,141 @@
+"""Single documents under interventions, from the weights of a few runs: what the explorer of the page shows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mecheval.errors import UserError
+from mecheval.figures.grammar import derivation_of
+from mecheval.figures.heatmap import arranged, split_site
+from mecheval.report.plain import tidy
+from mecheval.report.runs import PARTS, SPLIT, STATE, layout_of, three
+from mecheval.store import RunFolder, Store
+from mecheval.tasks import ATR, Task
+from mecheval.types import ROLES
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd  # type: ignore[import-untyped]
+
+    from mecheval.training.probe import Trained
+    from mecheval.types import Batch
+
+RUNS, DOCUMENTS = 24, 6
+LOOK, LONGEST = 48, 48
+"""Documents that are looked at, and tokens up to which one is easily read."""
+TOP = 3
+"""Answers that are told, besides the right one."""
+
+
+def explored(best: pd.DataFrame, most: int = RUNS) -> list[str]:
+    """Ids of the runs whose documents are shown, those that learnt first: of every task and mixer one, then another.
+
+    `best` has a row for each setting; only runs that are done have weights to look into.
+    """
+    done = best[best["status"] == "done"]
+    learnt = done["label"].notna() & (done["label"] != "not_learnt")
+    ranked = done.assign(learnt=learnt).sort_values("learnt", ascending=False, kind="stable")
+    queues: dict[tuple[Any, Any], list[tuple[bool, str]]] = defaultdict(list)
+    for run, task, mixer, good in zip(*(ranked[name] for name in ("run", "task", "mixer", "learnt")), strict=True):
+        queues[task, mixer].append((bool(good), run))
+    taken: list[tuple[bool, str]] = []
+    while len(taken) < most and any(queues.values()):
+        taken += [queue.pop(0) for queue in queues.values() if queue]
+    order = {run: place for place, run in enumerate(best["run"])}
+    chosen = sorted(taken, key=lambda item: not item[0])[:most]  # stable: those that learnt come first
+    return [run for _, run in sorted(chosen, key=lambda item: (not item[0], order[item[1]]))]
+
+
+def explored_data(store: Store, runs: Sequence[str]) -> list[dict[str, Any]]:
+    """For each of the runs a few documents with their maps; or, where it cannot be loaded, why."""
+    return [_explore(store.folder(run)) for run in runs]
+
+
+def _explore(folder: RunFolder) -> dict[str, Any]:
+    from mecheval.training.loop import alone
+    from mecheval.training.probe import load_run
+
+    try:
+        trained = load_run(folder, STATE)
+        with alone(1):
+            return {"run": folder.id, **_documents(trained)}
+    except UserError as error:
+        return {"run": folder.id, "problem": str(error)}
+    except Exception as error:  # a mixer from elsewhere may have changed since, or be broken: the report is not
+        return {"run": folder.id, "problem": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+
+
+def _documents(trained: Trained) -> dict[str, Any]:
+    import torch
+
+    from mecheval.intervene import interchange
+    from mecheval.training.probe import documents
+
+    given = trained.config.evaluate
+    clean, corrupted = documents(trained.task, trained.config, SPLIT, min(LOOK, given.documents))
+    rows = torch.tensor(_readable(clean.lengths.tolist()))
+    clean, corrupted = clean[rows], corrupted[rows]
+    sites = [site for site in trained.lm.sites() if split_site(site)[1] in PARTS]
+    effects = interchange(trained.lm, clean, corrupted, sites, ROLES, per_document=True)
+    told: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {}
+    for row in range(len(clean)):
+        own = arranged(effects[effects["document"] == int(clean.index[row])])
+        layout = layout_of(list(zip(own["site"], own["role"], strict=True)))
+        told.append({
+            **_text(trained.task, clean, corrupted, row, given.seed),
+            "answers": [_answers(trained, batch, row) for batch in (clean, corrupted)],
+            "original": tidy(own["original"].iloc[0]), "corrupted": tidy(own["corrupted"].iloc[0]),
+            "values": [three(each) for each in own["restored"]],
+        })  # fmt: skip
+    return {"layout": layout, "documents": told}
+
+
+def _readable(lengths: Sequence[int]) -> list[int]:
+    """Rows of the documents to show: the first that are short enough, or else the shortest."""
+    short = [row for row, length in enumerate(lengths) if length <= LONGEST][:DOCUMENTS]
+    return short or sorted(sorted(range(len(lengths)), key=lambda row: lengths[row])[:DOCUMENTS])
+
+
+def _text(task: Task, clean: Batch, corrupted: Batch, row: int, seed: int) -> dict[str, Any]:
+    """The document: its symbols, roles, what stands in place of the key, and its tree where it has one."""
+    tokens = clean.tokens[row, : int(clean.lengths[row])].tolist()
+    number, key = int(clean.index[row]), int(clean.roles["key"][row])
+    return {
+        "number": number, "symbols": [task.symbol(token) for token in tokens],
+        "roles": {role: int(at[row]) for role, at in clean.roles.items()},
+        "answer_at": [int(place) + 1 for place in clean.predict_at[row]],
+        "answer": task.symbol(int(clean.answers[row])),
+        "substitute": task.symbol(int(corrupted.tokens[row, key])), "tree": _tree(task, number, seed),
+    }  # fmt: skip
+
+
+def _tree(task: Task, number: int, seed: int) -> dict[str, Any] | None:
+    """Parents by position, and the nonterminal that each head expands; None where there is no readable tree."""
+    if not isinstance(task, ATR):
+        return None
+    try:
+        drawn = derivation_of(task, number, SPLIT, seed)
+    except UserError:
+        return None
+    owners = [name for name, rules in task.grammar.rules.items() for _ in rules]
+    return {
+        "parents": list(drawn.parents), "asked": drawn.asked(),
+        "owners": [owners[rule] if rule >= 0 else None for rule in drawn.rules],
+    }  # fmt: skip
+
+
+def _answers(trained: Trained, batch: Batch, row: int) -> list[list[Any]]:
+    """[symbol, probability, whether it is right], the likeliest first; the right one is always there."""
+    import torch
+
+    one = batch[row : row + 1]
+    with torch.no_grad():
+        p = trained.lm(one.tokens, at=one.predict_at[:, 0])[0].double().softmax(-1).cpu()
+    right = int(one.answers[0])
+    tokens = p.topk(min(TOP, len(p))).indices.tolist()
+    return [
+        [trained.task.symbol(token), tidy(float(p[token])), token == right]
+        for token in (tokens if right in tokens else [*tokens, right])
+    ]

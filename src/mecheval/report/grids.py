@@ -1,0 +1,58 @@
+"""Which studies a store has runs of, and those runs with every seed that is there."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mecheval.store import Store
+from mecheval.studies import STUDIES, Study, chosen, results, study_points
+from mecheval.sweep import Point
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd  # type: ignore[import-untyped]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A study that the store has runs of."""
+
+    study: Study
+    points: list[Point]  # its grid, with the seeds of which there is a run
+    every: pd.DataFrame  # a row for each of these points
+    chosen: pd.DataFrame  # those at the best learning rate
+
+    @property
+    def seeds(self) -> list[int]:
+        """All of them, sorted."""
+        return sorted({point.config.seed for point in self.points})
+
+
+def found_studies(store: Store, scale: str) -> list[Found]:
+    """The studies of which at least one run is in the store, in the order of the paper."""
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for row in store.rows():
+        config = row["config"]
+        if isinstance(config, dict) and isinstance(config.get("seed"), int):
+            seeds[_without_seed(config)].add(config["seed"])
+    found = []
+    for study in STUDIES.values():
+        grid = study_points(study, scale)
+        there = sorted({seed for point in grid for seed in seeds.get(_without_seed(point.config.to_dict()), ())})
+        points = [_with_seed(point, seed) for seed in there for point in grid]
+        if points:
+            every = results(study, points, store)
+            found.append(Found(study, points, every, chosen(study, every)))
+    return found
+
+
+def _without_seed(config: Mapping[str, Any]) -> str:
+    """What runs that differ in their seed alone have in common."""
+    return json.dumps({name: value for name, value in config.items() if name != "seed"}, sort_keys=True)
+
+
+def _with_seed(point: Point, seed: int) -> Point:
+    return Point({**point.axes, "seed": seed}, replace(point.config, seed=seed))

@@ -1,0 +1,299 @@
+"""The page in a real browser: drawn, filtered, explored, safe, dark, small, printed, by keyboard."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report.stores import EVIL, OWN
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROME = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+pytestmark = [
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(CHROME is None, reason="there is no Chromium on this machine"),
+]
+READY = ".drawing svg, .drawing canvas"
+MIDDLE = """path => {
+  const [at, to] = [path.getPointAtLength(path.getTotalLength() / 2), path.getScreenCTM()];
+  return [at.x * to.a + to.e, at.y * to.d + to.f];
+}"""
+
+
+class Seen:
+    """What the page did that a page from disk must not do."""
+
+    def __init__(self, page: Any) -> None:
+        self.problems: list[str] = []
+        page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        page.on("request", lambda request: self.requests.append(request.url))
+        self.requests: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROME, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser: Any, written: Path) -> Iterator[Any]:
+    """Opens the page in a window of some width and colour scheme; nothing may go wrong in it."""
+    contexts = []
+    watched = []
+
+    def open_(width: int = 1280, scheme: str = "light") -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        context.set_default_timeout(10_000)
+        page = context.new_page()
+        watched.append((Seen(page), written.as_uri()))
+        page.goto(written.as_uri())
+        page.wait_for_selector(READY)
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    for seen, address in watched:
+        assert seen.problems == []
+        assert [url for url in seen.requests if url != address and not url.startswith("blob:")] == []
+
+
+def near(page: Any, section: str) -> Any:
+    """A section, once its charts are drawn."""
+    node = page.locator(f"#{section}")
+    node.scroll_into_view_if_needed()
+    for drawing in node.locator(".drawing").all():
+        drawing.scroll_into_view_if_needed()
+        drawing.locator("svg, canvas").first.wait_for()
+    return node
+
+
+def cells(node: Any) -> int:
+    """Coloured cells of the first chart."""
+    return int(node.locator(".drawing").first.locator(".mark-rect path").count())
+
+
+def rows(node: Any) -> int:
+    return int(node.locator(".sheet").first.locator("tbody tr:not(.below)").count())
+
+
+def test_every_chart_is_drawn(opened: Any) -> None:
+    page = opened()
+    for section in ("summary", "study-ar", "study-ar_mamba_inside", "training"):
+        node = near(page, section)
+        for drawing in node.locator(".drawing").all():
+            assert drawing.locator("[role=graphics-symbol], .role-mark path, .role-mark text").count() > 5
+            assert len(drawing.get_attribute("aria-label")) > 50
+
+
+def test_chips_act_on_charts_and_table_together(opened: Any) -> None:
+    page = opened()
+    node = near(page, "study-ar")
+    before, lines, all_rows = (
+        cells(node),
+        node.locator(".drawing").nth(1).locator(".mark-line path").count(),
+        rows(node),
+    )
+    node.locator(".chip", has_text="mamba").click()
+    page.wait_for_function(
+        f"document.querySelectorAll('#study-ar .drawing')[0].querySelectorAll('.mark-rect path').length < {before}"
+    )
+    assert node.locator(".drawing").nth(1).locator(".mark-line path").count() < lines
+    assert rows(node) < all_rows
+    assert set(node.locator("tbody tr td:first-child").all_inner_texts()) == {"mamba"}
+    node.locator(".chip", has_text="restored at value").click()
+    assert "at value" in node.locator("thead").inner_text()
+    assert "at key" not in node.locator("thead").inner_text()
+    node.get_by_role("button", name="Show all").click()
+    page.wait_for_function(
+        f"document.querySelectorAll('#study-ar .drawing')[0].querySelectorAll('.mark-rect path').length === {before}"
+    )
+    assert rows(node) == all_rows
+
+
+def test_the_learning_rate_filters_cells_of_several_seeds(opened: Any) -> None:
+    page = opened()
+    node = near(page, "study-ar")
+    before = node.locator(".drawing").nth(1).locator(".mark-line path").count()
+    node.locator(".chip", has_text="3e-3").click()
+    page.wait_for_function(
+        f"document.querySelectorAll('#study-ar .drawing')[1].querySelectorAll('.mark-line path').length < {before}"
+    )
+    assert cells(node) > 0  # every chosen run has that rate
+    node.locator(".chip", has_text="3e-3").click()
+    node.locator(".chip", has_text="1e-3").click()
+    page.wait_for_function("document.querySelectorAll('#study-ar .drawing .mark-text text').length > 0")
+    assert "90.0" not in node.locator(".drawing").first.inner_text()
+
+
+def test_tables_sort_and_say_so(opened: Any) -> None:
+    page = opened()
+    node = near(page, "runs")
+    head = node.locator("th", has=page.get_by_role("button", name="accuracy %"))
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    place = node.locator("th").evaluate_all("heads => heads.findIndex(head => head.innerText.includes('accuracy'))")
+    scores = node.locator(f"tbody tr td:nth-child({place + 1})").all_inner_texts()
+    numbers = [float(text) for text in scores if text != "–"]
+    assert numbers == sorted(numbers, reverse=True)
+    assert scores[-1] == "–"  # what is missing stands last
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+
+
+def test_runs_are_found_by_words_and_open(opened: Any) -> None:
+    page = opened()
+    node = near(page, "runs")
+    page.fill("#find", "mymixer DONE")
+    assert rows(node) == 1
+    node.locator("button.open").click()
+    below = node.locator(".below")
+    assert f'name: "{OWN}"' in below.locator("pre").inner_text() or f"name: {OWN}" in below.locator("pre").inner_text()
+    assert below.locator(".map td").count() == 24
+    assert "One [0.1, 0.2]." in below.inner_text()
+    page.fill("#find", "no such run")
+    assert rows(node) == 0
+
+
+def test_documents_can_be_looked_into(opened: Any) -> None:
+    page = opened()
+    node = near(page, "documents")
+    names = node.locator("option").all_inner_texts()
+    assert any("MyMixer" in name for name in names)
+    page.select_option(
+        "#explored", index=next(i for i, name in enumerate(names) if "induction" in name and "d 48" in name)
+    )
+    first = node.locator(".tokens").inner_text()
+    assert {"key", "value", "next key", "divider", "query", "bos"} <= set(
+        node.locator(".map thead th").all_inner_texts()
+    )
+    node.locator(".chip").nth(1).click()
+    assert node.locator(".chip").nth(1).get_attribute("aria-pressed") == "true"
+    assert node.locator(".tokens").inner_text() != first
+    page.select_option("#explored", index=next(i for i, name in enumerate(names) if name.startswith("atr")))
+    first = node.locator(".map").inner_text()
+    assert node.locator(".tree .node").count() >= 3
+    node.locator(".chip").nth(1).click()
+    assert node.locator(".map").inner_text() != first
+    page.select_option("#explored", index=next(i for i, name in enumerate(names) if "MyMixer" in name))
+    assert "cannot be loaded" in node.inner_text()
+    assert node.locator(".map td").count() == 24
+
+
+def test_names_stay_text(opened: Any) -> None:
+    page = opened()
+    node = near(page, "summary")
+    assert EVIL in node.inner_text()
+    node.locator("tr", has_text=EVIL).first.locator("button.open").click()
+    page.fill("#find", "onerror")
+    for toggle in page.locator("#runs button.open").all():
+        toggle.click()
+    assert EVIL in page.locator("#runs pre").first.inner_text()
+    line = near(page, "training").locator(".mark-line path[aria-label*=onerror]").first
+    line.scroll_into_view_if_needed()
+    page.mouse.move(*line.evaluate(MIDDLE))
+    page.locator("#tip").wait_for()
+    assert EVIL in page.locator("#tip").inner_text()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("main img").count() == 0
+
+
+def test_tooltips_show_values_as_text(opened: Any) -> None:
+    page = opened()
+    near(page, "study-ar").locator(".drawing").first.locator(".mark-text.role-mark text").first.hover()
+    tip = page.locator("#tip")
+    tip.wait_for(state="visible")
+    assert "mixer" in tip.inner_text()
+    assert "learning rate" in tip.inner_text()
+
+
+def test_a_chart_can_be_saved(opened: Any, tmp_path: Path) -> None:
+    page = opened()
+    with page.expect_download() as saved:
+        near(page, "study-ar").get_by_role("button", name="Save as SVG").first.click()
+    saved.value.save_as(tmp_path / "chart.svg")
+    assert "restored at" in (tmp_path / "chart.svg").read_text()
+
+
+def test_dark_is_the_systems_choice_and_the_readers(opened: Any) -> None:
+    page = opened(scheme="dark")
+    theme = "document.documentElement.dataset.theme"
+    title = "document.querySelector('.drawing .role-title-text text')?.getAttribute('fill')"
+    assert page.evaluate(theme) == "dark"
+    page.wait_for_function(f"{title} === '#e6e9ec'")
+    page.click("#theme")
+    assert page.evaluate(theme) == "light"
+    page.wait_for_function(f"{title} === '#1c2126'")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == "rgb(247, 248, 249)"
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_no_width_scrolls_the_page_sideways(opened: Any, width: int) -> None:
+    page = opened(width)
+    for section in ("summary", "study-ar", "paper", "documents", "runs"):
+        near(page, section)
+    page.locator("#summary button.open").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("#menu").is_visible() == (width < 960)
+
+
+def test_the_menu_of_a_phone_opens_and_closes(opened: Any) -> None:
+    page = opened(390)
+    assert not page.locator("nav").is_visible()
+    page.click("#menu")
+    assert page.locator("nav").is_visible()
+    assert page.locator("#menu").get_attribute("aria-expanded") == "true"
+    page.locator("nav a", has_text="All runs").click()
+    assert not page.locator("nav").is_visible()
+    page.wait_for_function("document.querySelector('#runs').getBoundingClientRect().top < 200")
+
+
+def test_paper_has_all_charts_in_light_colours_and_no_controls(opened: Any) -> None:
+    page = opened(scheme="dark")
+    page.emulate_media(media="print")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.drawing')].every(each => each.querySelector('svg, canvas'))"
+    )
+    page.wait_for_function(
+        "document.querySelector('.drawing .role-title-text text').getAttribute('fill') === '#1c2126'"
+    )
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    for hidden in (".bar", "nav", ".filters", "#find"):
+        assert not page.locator(hidden).first.is_visible()
+    for section in page.locator("main section").all():
+        assert section.is_visible()
+    assert len(page.pdf(format="A4")) > 50_000
+
+
+def test_the_keyboard_is_enough(opened: Any) -> None:
+    page = opened()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    chip = near(page, "study-ar").locator(".chip").first
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate(
+            "document.activeElement.closest('#study-ar') && document.activeElement.classList.contains('chip')"
+        ):
+            break
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert chip.get_attribute("aria-pressed") == "true"
+    page.keyboard.press("Space")
+    assert chip.get_attribute("aria-pressed") == "false"

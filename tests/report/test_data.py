@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+import pytest
+
+from mecheval.errors import UnknownName, UserError
+from mecheval.report import report_data, write_report
+from mecheval.report.configs import flat
+from mecheval.report.documents import explored
+from mecheval.report.grids import found_studies
+from mecheval.report.plain import text_of
+from mecheval.report.runs import run_frame
+from mecheval.report.snapshot import Snapshot
+from mecheval.report.summary import best_runs
+from mecheval.store import Store, StoreError
+from report.stores import EVIL, FORGED, OWN, WORSE, forge, grid_points
+from training.runs import tiny
+
+pytestmark = pytest.mark.xdist_group("browser")  # one worker makes the store
+
+
+@pytest.fixture(scope="session")
+def page(written: Path) -> dict[str, Any]:
+    """The data that the page holds."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', written.read_text(), re.DOTALL)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_a_snapshot_answers_as_the_store_did_when_it_was_taken(tmp_path: Path) -> None:
+    store, config = Store(tmp_path), tiny()
+    forge(store, config.id, config.to_dict(), config, accuracy=0.5, on_the_way=True)
+    taken = Snapshot(store)
+    for table in ("runs", "history", "evaluations", "verdicts"):
+        pd.testing.assert_frame_equal(getattr(taken, table)(), getattr(store, table)())
+    every = store.effects()
+    pd.testing.assert_frame_equal(taken.effects(), every[every["state"] != "training"].reset_index(drop=True))
+    assert taken.probed == {config.id}
+    assert len(taken.on_the_way([config.id])) == (every["state"] == "training").sum() > 0
+    later = tiny(seed=1)
+    forge(store, later.id, later.to_dict(), later, accuracy=0.5)
+    assert len(store.runs()) == 2
+    assert len(taken.runs()) == len(taken.rows()) == 1
+    with pytest.raises(UserError, match="disabled"):
+        taken.query(f"from read_csv('{tmp_path}/x.csv')")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    store, config = Store(tmp_path), tiny()
+    forge(store, config.id, config.to_dict(), config, accuracy=0.5)
+    store.folder(config.id).table("effects").write_bytes(b"PAR1 not really")
+    with pytest.raises(StoreError, match=f"{config.id}/effects.parquet"):
+        Snapshot(store)
+
+
+def test_studies_have_the_seeds_that_are_there(store: Store) -> None:
+    found, *others = found_studies(Snapshot(store), "laptop")
+    assert (found.study.name, found.seeds) == ("ar", [0, 1])
+    assert [other.study.name for other in others] == ["ar_mamba_inside"]
+    assert len(found.every) == 2 * 28
+    assert found.every["status"].value_counts().to_dict() == {"missing": 48, "done": 8}
+
+
+def test_a_seed_far_away_is_found_and_no_other(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (point, *_) = grid_points(seeds=(10**12,))
+    forge(store, point.config.id, point.config.to_dict(), point.config, accuracy=0.5)
+    for found in found_studies(Snapshot(store), "laptop"):
+        assert found.seeds == [10**12]
+
+
+def test_every_mixer_that_has_runs_is_in_the_summary(store: Store, page: dict[str, Any]) -> None:
+    runs = page["runs"]
+    named = {runs["mixer"][place] for place in page["summary"]["best"]}
+    assert named == {"attention", "mamba", OWN, EVIL, None} == {*page["about"]["mixers"], None}  # one cannot be read
+    best = best_runs(run_frame(Snapshot(store)))
+    of_study = best[best["run"].isin({point.config.id for point in grid_points((0, 1))})]
+    assert set(of_study["lr"]) == {3e-3}  # the better rate of every width and seed
+    assert len(of_study) == 4
+
+
+def test_runs_are_columns_of_one_length(page: dict[str, Any], store: Store) -> None:
+    runs = page["runs"]
+    n = len(store.ids())
+    lengths = {name: len(column) for name, column in runs.items() if name not in ("config", "layouts")}
+    assert set(lengths.values()) == {n}
+    assert page["about"]["runs"] == n
+
+
+def test_configs_come_back(page: dict[str, Any], store: Store) -> None:
+    configs = {row["run"]: row["config"] for row in store.rows()}
+    for place, run in enumerate(page["runs"]["run"]):
+        base, apart = page["runs"]["config"]["runs"][place]
+        assert {**page["runs"]["config"]["bases"][base], **apart} == flat(configs[run] or {})
+
+
+def test_maps_have_a_number_for_each_site_and_role(page: dict[str, Any], store: Store) -> None:
+    place = page["runs"]["run"].index(FORGED[0])
+    layout, is_share, original, corrupted, values = page["runs"]["map"][place]
+    sites, roles = page["runs"]["layouts"][layout]["sites"], page["runs"]["layouts"][layout]["roles"]
+    assert (is_share, original, corrupted) == (1, 0.9, 0.1)
+    assert roles == ["key", "value", "next_key", "query"]
+    shown = {
+        (tuple(site), role): values[i * len(roles) + j] for i, site in enumerate(sites) for j, role in enumerate(roles)
+    }
+    assert shown[(1, "input"), "value"] == 1
+    assert shown[(0, "mixer.conv"), "query"] == 0.25
+    assert page["runs"]["restored"][place] == ["value", 1]
+
+
+def test_the_page_looks_into_runs_with_weights_and_says_why_not_into_others(page: dict[str, Any]) -> None:
+    loaded = [run for run in page["documents"] if "documents" in run]
+    problems = {run["run"]: run["problem"] for run in page["documents"] if "problem" in run}
+    assert len(loaded) == 2
+    assert "no last weights" in problems[FORGED[0]]
+    tokens = {len(run["layout"]["sites"]) * len(run["layout"]["roles"]) == len(shown["values"]) for run in loaded
+              for shown in run["documents"]}  # fmt: skip
+    assert tokens == {True}
+    handmade = next(run for run in loaded if run["documents"][0]["tree"] is None)
+    shown = handmade["documents"][0]
+    at = {(tuple(site), role): shown["values"][i * 6 + j] for i, site in enumerate(handmade["layout"]["sites"])
+          for j, role in enumerate(handmade["layout"]["roles"])}  # fmt: skip
+    assert at[(1, "input"), "value"] > 0.9 > 0.1 > at[(1, "input"), "key"]  # induction, as its weights were set
+    assert shown["answers"][0][0] == [shown["answer"], pytest.approx(1, abs=0.1), True]
+    tree = next(run for run in loaded if run["documents"][0]["tree"] is not None)["documents"][0]
+    assert tree["tree"]["parents"][tree["roles"]["key"]] == tree["roles"]["value"]
+
+
+def test_explored_runs_are_spread_and_those_that_learnt_come_first() -> None:
+    rows = [(f"{task}{mixer}{d}", task, mixer, label) for task in ("ar", "atr") for mixer in ("a", "b") for d, label in
+            enumerate(("not_learnt", "induction", "induction"))]  # fmt: skip
+    best = pd.DataFrame(rows, columns=["run", "task", "mixer", "label"]).assign(status="done")
+    assert explored(best, 4) == ["ara1", "arb1", "atra1", "atrb1"]
+    assert explored(best, 9)[-1] == "ara0"
+    assert len(explored(best)) == 12
+    assert explored(best.assign(status="failed")) == []
+
+
+def test_mechanisms_over_time_are_of_runs_that_have_them(page: dict[str, Any]) -> None:
+    assert (page["training"]["runs"], page["training"]["shown"]) == (5, 5)
+    assert [chip["axis"] for chip in page["training"]["chips"]] == ["mixer", "d_model"]
+
+
+def test_the_comparison_names_the_scale_and_judges_claims(page: dict[str, Any]) -> None:
+    study, *_ = page["comparison"]["studies"]
+    assert study["study"] == "ar"
+    assert sum(page["comparison"]["outcomes"].values()) == len(page["comparison"]["claims"]) > 0
+    assert page["about"]["scale"] == "laptop"
+
+
+def test_texts_stay_inside_their_elements(written: Path) -> None:
+    text = written.read_text()
+    assert EVIL not in text
+    assert WORSE not in text
+    assert "<title>Our &lt;runs&gt; &amp; more</title>" in text
+    assert "default-src 'none'" in text
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", text[: text.index('id="data"')])
+
+
+def test_the_same_store_gives_the_same_page(store: Store, page: dict[str, Any]) -> None:
+    data = json.loads(text_of(report_data(store, "laptop")[0]))
+    assert data == {name: page[name] for name in data}
+
+
+def test_a_store_without_studies_still_has_a_report(tmp_path: Path) -> None:
+    store, config = Store(tmp_path / "store"), tiny()
+    forge(store, config.id, config.to_dict(), config, accuracy=0.5)
+    data, specs = report_data(store, "laptop")
+    assert data["studies"] == data["comparison"]["studies"] == []
+    assert (data["training"]["runs"], len(specs)) == (0, 1)
+
+
+def test_mistakes_are_one_line(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(UserError, match="there is no store"):
+        write_report(Store(tmp_path / "none"), tmp_path / "x.html")
+    (tmp_path / "empty" / "runs").mkdir(parents=True)
+    with pytest.raises(UserError, match="has no runs"):
+        write_report(Store(tmp_path / "empty"), tmp_path / "x.html")
+    with pytest.raises(UserError, match=r"\.html or \.htm"):
+        write_report(store, tmp_path / "x.pdf")
+    with pytest.raises(UserError, match="no such folder"):
+        write_report(store, tmp_path / "gone" / "x.html")
+    with pytest.raises(UnknownName, match="laptop, paper"):
+        write_report(store, tmp_path / "x.html", scale="huge")
+    assert list(tmp_path.glob("*.html")) == []

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mecheval.report.configs import flat, mixer_names, packed, task_names
+from mecheval.report.plain import levels, text_of, tidy
+
+CONFIG = {
+    "task": {"name": "ar", "pairs": 4},
+    "mixer": {"name": "mamba", "d_conv": 4},
+    "model": {"positions": "none"},
+    "seed": 0,
+}
+
+
+def changed(part: str, **values: Any) -> dict[str, Any]:
+    return {**CONFIG, part: {**CONFIG[part], **values}}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(("value", "short"), [
+    (0.123456, 0.1235), (3e-05, 3e-05), (2.0, 2), (123456.0, 123500), (math.nan, None), (math.inf, None),
+    (np.float32(0.5), 0.5), (np.int64(7), 7), (True, True), ("1.23456", "1.23456"), ([0.1, (math.nan,)], [0.1, [None]]),
+])  # fmt: skip
+def test_numbers_are_short_and_finite(value: Any, short: Any) -> None:
+    assert tidy(value) == short
+    assert type(tidy(value)) is type(short)
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "a & b", "\u2028\u2029", '‘ü’ \\ "', "]]>", "\ud800"])
+def test_no_text_can_leave_its_script_element(text: str) -> None:
+    written = text_of({text: [text]})
+    assert not set(written) & set("<>&\u2028\u2029")
+    whole = text.encode("utf-8", "replace").decode()
+    assert json.loads(written) == {whole: [whole]}
+
+
+def test_numbers_of_configs_are_exact() -> None:
+    assert json.loads(text_of([0.1234567890123456])) == [0.1234567890123456]
+
+
+def test_levels_are_ordered_as_in_charts() -> None:
+    assert levels("lr", [1e-3, 3e-3, 1e-3]) == {"levels": ["3e-3", "1e-3"], "codes": [1, 0, 1]}
+    assert levels("mixer", ["attention", "own", "mamba"]) == {
+        "levels": ["mamba", "attention", "own"],
+        "codes": [1, 2, 0],
+    }
+
+
+def test_configs_are_written_as_differences_and_come_back_whole() -> None:
+    configs = [CONFIG, changed("mixer", d_conv=2), CONFIG, {**CONFIG, "seed": 1}, {"odd": 1}, {}]
+    small = packed(configs)
+    assert small["runs"][0][1] == {}
+    assert small["runs"][1][1] == {"mixer.d_conv": 2}
+    again = [{**small["bases"][base], **apart} for base, apart in small["runs"]]
+    assert again == [flat(config) for config in configs]
+
+
+def test_names_say_in_what_a_run_differs_from_most() -> None:
+    configs = [
+        CONFIG,
+        CONFIG,
+        changed("mixer", d_conv=2),
+        changed("model", positions="learned"),
+        changed("task", pairs=8),
+    ]
+    assert mixer_names(configs) == ["mamba", "mamba", "mamba · d_conv 2", "mamba · positions learned", "mamba"]
+    assert task_names(configs) == ["ar", "ar", "ar", "ar", "ar · pairs 8"]

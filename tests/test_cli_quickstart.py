@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import Command
+from mecheval.store import Store
+from mecheval.studies import scales
+
+TINY = {
+    "preset": "laptop", "pairs": 2, "queries": 1, "d_model": 16, "batch_size": 8, "steps": 4, "evaluate.documents": 16,
+    "evaluate.every": 2,
+}  # fmt: skip
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line, with a quickstart of runs that take a moment."""
+    monkeypatch.setattr(scales, "BASE", {**scales.BASE, ("ar", "laptop"): TINY})
+    monkeypatch.setattr(scales, "WIDTHS", {**scales.WIDTHS, ("ar", "laptop"): (16,)})
+    return Command(monkeypatch, capsys)
+
+
+def test_a_table_of_seven_and_a_report_and_nothing_is_trained_twice(command: Command, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ["quickstart", "--store", str(tmp_path / "store"), "--report", str(page)]
+    code, out, err = command(*words)
+    assert code == 0, err
+    assert [line.split()[0] for line in out.splitlines()[1:8]] == list(scales.MIXERS)
+    assert err.count("done ") == 11 == len(Store(tmp_path / "store").ids())
+    assert page.read_text().startswith("<!doctype html>")
+    assert f"report: file://{page}" in err
+    files = [path for path in (tmp_path / "store" / "runs").rglob("*") if path.is_file()]
+    stamps = {path: path.stat().st_mtime_ns for path in files}
+    page.unlink()
+    code, again, err = command(*words)
+    assert (code, again) == (0, out)
+    assert "done " not in err
+    assert page.exists()
+    assert stamps == {path: path.stat().st_mtime_ns for path in files}
+    code, out, _ = command(*words, "--json")
+    rows = json.loads(out)
+    assert [row["mixer"] for row in rows] == list(scales.MIXERS)
+    assert {row["lr"] for row in rows} <= set(scales.RATES["ar", "laptop"])
+
+
+def test_a_place_where_no_report_can_be_is_told_before_anything_is_trained(command: Command, tmp_path: Path) -> None:
+    code, _, err = command("quickstart", "--store", str(tmp_path / "store"), "--report", str(tmp_path / "page.pdf"))
+    assert code == 2
+    assert err.startswith("mecheval: cannot write a report as 'page.pdf'")
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_quickstart_is_a_part_of_study_ar() -> None:
+    ids = {point.config.id for point in scales.quick()}
+    assert len(ids) == 11
+    from mecheval.studies import get_study
+
+    assert ids <= {point.config.id for point in get_study("ar").points("laptop")}

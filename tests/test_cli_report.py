@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+import mecheval.report
+from commands import Command
+from mecheval.store import Store
+from store.examples import ID, write_run
+
+pytestmark = pytest.mark.xdist_group("browser")  # Vega is bundled once a process
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path / "runs here")
+    write_run(store.folder(ID), d_model=16, n_layers=2, lr=1e-3)
+    return store
+
+
+def test_a_report_is_written_and_its_size_told(command: Command, runs: Store) -> None:
+    printed = command.prints("report", "--store", str(runs.path), "--out", "a b.html", "--title", "Ours")
+    size = Path("a b.html").stat().st_size
+    assert printed == f"wrote a b.html ({size / 1e6:.1f} MB, 1 run)\n"
+    assert 0.9e6 < size < 2e6
+    assert "<title>Ours</title>" in Path("a b.html").read_text()
+
+
+def test_it_opens_in_the_browser(command: Command, runs: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(store: Store, path: Path, scale: str, title: str | None) -> Path:
+        path.write_text(f"{store.path} {scale} {title}")
+        return path
+
+    asked: list[str] = []
+    monkeypatch.setattr(mecheval.report, "write_report", write)
+    monkeypatch.setattr(webbrowser, "open", asked.append)
+    command.prints("report", "--store", str(runs.path), "--scale", "paper", "--open")
+    assert asked == [Path("report.html").absolute().as_uri()]
+    assert Path("report.html").read_text() == f"{runs.path} paper None"
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--store", "nowhere"), "there is no store at nowhere"),
+    (("--out", "report.txt"), "choose .html or .htm at the end"),
+    (("--out", "no/such/report.html"), "there is no such folder"),
+    (("--scale", "huge"), "unknown scale 'huge'. Choices: laptop, paper."),
+])  # fmt: skip
+def test_mistakes_are_one_line(command: Command, runs: Store, words: tuple[str, ...], said: str) -> None:
+    code, out, err = command("report", "--store", str(runs.path), *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert list(Path().glob("*.html")) == []

@@ -1,0 +1,94 @@
+"""The examples run, with fewer steps than a reader would take."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mecheval.evaluation.checks import check_mixer
+from mecheval.mixers import MIXERS, own
+from mecheval.store import Store
+from mecheval.tasks import TASKS
+from training.runs import tiny
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run an example inside the test, in an empty folder; what it prints."""
+    monkeypatch.chdir(tmp_path)
+    for registry in (MIXERS, TASKS):
+        monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+
+    def call(name: str, *words: str) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *words])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_own_mixer(tmp_path: Path) -> None:
+    words = [sys.executable, str(EXAMPLES / "own_mixer.py"), "--steps", "10", "--alone", "--store", "store"]
+    out = subprocess.check_output(words, text=True, cwd=tmp_path, stderr=subprocess.STDOUT)
+    source = own.Source(EXAMPLES / "own_mixer.py", "GatedRecurrence")
+    assert f"▸ {source.name}" in out, "a script names its class as the command line does"
+    assert "Verdict: not learnt" in out
+    assert set(Store(tmp_path / "store").runs()["mixer"]) == {source.name}
+
+
+def test_the_own_mixer_is_sound() -> None:
+    assert check_mixer(own.Source(EXAMPLES / "own_mixer.py", "GatedRecurrence").load(), {"width": 3}, 64, 20) == []
+
+
+def test_own_task(run: Run, tmp_path: Path) -> None:
+    out = run("own_task.py", "--steps", "3", "--mixer", "attention", "--store", "store")
+    assert out.startswith("backwards · attention · d 128 · lr 0.003 · seed 0: test accuracy ")
+    assert "not learnt: the answer does not depend on the key" in out
+    [row] = Store(tmp_path / "store").rows()
+    assert row["config"]["task"] == {"name": "backwards", "pairs": 4, "keys": 8, "values": 32}
+
+
+def test_the_own_task_says_where_its_roles_are(run: Run) -> None:
+    made = runpy.run_path(str(EXAMPLES / "own_task.py"))["Backwards"]
+    task = made(made.Options())
+    batch = task.sample(20, "test")
+    key, value = (batch.tokens.gather(1, batch.roles[role][:, None])[:, 0] for role in ("key", "value"))
+    asked = batch.tokens.gather(1, batch.roles["query"][:, None])[:, 0]
+    assert (key == asked).all()
+    assert (value == batch.answers).all()
+    assert (batch.roles["value"] == batch.roles["key"] - 1).all()
+    assert int(batch.lengths.max()) == task.max_tokens
+
+
+def test_trained_elsewhere(run: Run) -> None:
+    out = run("trained_elsewhere.py", "--steps", "2", "--documents", "16")
+    assert "Transformer on ar (test, 16 documents)" in out
+    assert "Verdict: not learnt" in out
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # Jupyter's own
+def test_read_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat = pytest.importorskip("nbformat", reason="the extra `dev` brings nbformat, which reads notebooks")
+    nbclient = pytest.importorskip("nbclient", reason="the extra `dev` brings nbclient, which runs notebooks")
+    pytest.importorskip("ipykernel", reason="the extra `dev` brings ipykernel, in which notebooks run")
+    from mecheval.sweep import HereEngine, Job
+
+    HereEngine().run([Job(tiny(mixer=mixer)) for mixer in ("attention", "mamba")], str(tmp_path), lambda event: None)
+    monkeypatch.setenv("MECHEVAL_STORE", str(tmp_path))
+    notebook = nbformat.read(EXAMPLES / "read_the_store.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in code), "outputs are not kept"
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    shown = [{kind for output in cell.outputs for kind in output.get("data", {})} for cell in code]
+    tables, charts = [0, 1], [2, 3]
+    assert all("text/html" in shown[i] for i in tables)
+    assert all("image/svg+xml" in shown[i] for i in charts)
+    assert "attention" in code[1].outputs[0]["data"]["text/plain"]
