@@ -54,7 +54,18 @@ def stamps(store: Path) -> dict[Path, int]:
 
 def test_workers_load_the_file_and_nothing_is_trained_twice(command: Command, tmp_path: Path, mine: Path) -> None:
     store = tmp_path / "store"
-    words = ["evaluate", f"{mine}:Good", "--no-compare", "--workers", "2", "--store", str(store), "--set", "width=2"]
+    words = [
+        "evaluate",
+        f"{mine}:Good",
+        "--no-compare",
+        "--workers",
+        "2",
+        "--no-report",
+        "--store",
+        str(store),
+        "--set",
+        "width=2",
+    ]
     code, out, err = command(*words)
     assert code == 0, err
     name = own.Source(mine, "Good").name
@@ -87,6 +98,7 @@ def test_the_built_in_mixers_stand_beside_it(command: Command, tmp_path: Path, m
         "1",
         "--set",
         "steps=5",
+        "--no-report",
         "--store",
         str(tmp_path / "s"),
     ]
@@ -104,7 +116,7 @@ def test_later_commands_find_it_through_the_environment(
     command: Command, tmp_path: Path, mine: Path, here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = str(tmp_path / "store")
-    code, _, err = command("evaluate", f"{mine}:Good", "--no-compare", "--lr", "1e-3", "--store", store)
+    code, _, err = command("evaluate", f"{mine}:Good", "--no-compare", "--lr", "1e-3", "--no-report", "--store", store)
     assert code == 0, err
     [run] = Store(store).ids()
     name = own.Source(mine, "Good").name
@@ -178,7 +190,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(
 
 
 def test_warnings_are_told_beside_the_answer(command: Command, tmp_path: Path, mine: Path, here: None) -> None:
-    words = ["--no-compare", "--lr", "1e-3", "--store", str(tmp_path / "store")]
+    words = ["--no-compare", "--lr", "1e-3", "--no-report", "--store", str(tmp_path / "store")]
     code, out, err = command("evaluate", f"{mine}:Constant", *words)
     assert code == 0
     assert "warning: the output of Constant does not depend on its input at all." in err
@@ -192,7 +204,7 @@ def test_ctrl_c_says_how_to_go_on(
         raise Stopped(signal.SIGTERM)
 
     monkeypatch.setattr(LocalEngine, "run", stopped)
-    code, out, err = command("evaluate", f"{mine}:Good", "--store", str(tmp_path / "store"))
+    code, out, err = command("evaluate", f"{mine}:Good", "--no-report", "--store", str(tmp_path / "store"))
     assert (code, out) == (128 + signal.SIGTERM, "")
     assert "stopped; what is done is saved, and the same command goes on from there." in err
 
@@ -206,7 +218,17 @@ def test_a_built_in_mixer_that_fails_is_told_and_the_rest_is_shown(
         tell(Event(bad.run, "end", status="failed", message="no luck"))
 
     monkeypatch.setattr(LocalEngine, "run", broken)
-    words = ["evaluate", f"{mine}:Good", "--lr", "3e-3", "--set", "steps=3", "--store", str(tmp_path / "store")]
+    words = [
+        "evaluate",
+        f"{mine}:Good",
+        "--lr",
+        "3e-3",
+        "--set",
+        "steps=3",
+        "--no-report",
+        "--store",
+        str(tmp_path / "store"),
+    ]
     code, out, err = command(*words)
     assert code == 0
     assert "failed: ar · h3 · d 16" in err

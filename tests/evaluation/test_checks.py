@@ -101,7 +101,7 @@ def test_the_built_in_mixers_pass(name: str) -> None:
 @pytest.mark.parametrize("longest", [5, 7, 18, 100])
 def test_no_input_is_longer_than_the_tasks_documents(longest: int) -> None:
     assert check_mixer(mixer("Limited"), {"limit": longest}, D, longest) == []
-    with pytest.raises(UserError, match="Limited.forward failed on an input"):
+    with pytest.raises(UserError, match=r"Limited.forward failed on an input"):
         check_mixer(mixer("Limited"), {"limit": longest - 1}, D, longest)
 
 

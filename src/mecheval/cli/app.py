@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 from rich.console import Console
 
 from mecheval.errors import UserError
+
+if TYPE_CHECKING:  # slow to import
+    from mecheval.sweep import Failure
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False,
@@ -80,6 +85,24 @@ def tell(problems: list[UserError]) -> None:
     """Say what could not be listed, beside the answer."""
     for problem in problems:
         sys.stderr.write(f"mecheval: {problem}\n")
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Around a sweep: a signal that stopped it is told, and becomes the exit code."""
+    from mecheval.sweep import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        aside.print("stopped; what is done is saved, and the same command goes on from there.", highlight=False)
+        sys.exit(128 + stopped.signal)
+
+
+def tell_failures(failures: Sequence[Failure]) -> None:
+    """Say which runs failed, and why."""
+    for failure in failures:
+        aside.print(f"failed: {failure.title} ({failure.run}): {failure.message}", markup=False, highlight=False)
 
 
 def print_json(data: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import AsJson, Set, app, aside, console, given_options, print_json
+from mecheval.cli.app import AsJson, Set, app, aside, console, given_options, print_json, stoppable
 from mecheval.cli.runs import StorePath
 from mecheval.cli.studies import Scale, Seeds, _rates
 from mecheval.store import DEFAULT_STORE
@@ -30,7 +29,10 @@ def evaluate(
     compare: Annotated[bool, typer.Option("--compare/--no-compare", help="With the built-in mixers.")] = True,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: one a core.")] = None,
     store: StorePath = Path(DEFAULT_STORE),
-    report: Annotated[Path | None, typer.Option(help="Write a report on the store into this HTML file.")] = None,
+    report: Annotated[Path, typer.Option(help="Write a report on the store into this HTML file.")] = Path(
+        "report.html"
+    ),
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write none.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train your own mixer, intervene on it and name its mechanism, beside the built-in ones.
@@ -38,26 +40,24 @@ def evaluate(
     Repeat the command to go on; edit the file and repeat it to compare versions. --set gives an argument of the class
     (d_state=16), or a setting of all runs (steps=4000).
     """
+    page = None if no_report else report
     with aside.status("loading"):
         from mecheval.evaluation.own import collect, prepare, train
         from mecheval.mixers import own
         from mecheval.store import Store
-        from mecheval.sweep import LocalEngine, Stopped
+        from mecheval.sweep import LocalEngine
 
         found = own.Source.read(source)
         cls = found.load()
         own.announce(found)
         options = given_options(assignments, [])
-        plan, warnings = prepare(cls, found.name, task, scale, options, seeds, _rates(lr), compare, report)
+        plan, warnings = prepare(cls, found.name, task, scale, options, seeds, _rates(lr), compare, page)
     for warning in warnings:
         aside.print(f"warning: {warning}", markup=False, highlight=False)
-    try:
+    with stoppable():
         train(plan, Store(store), [LocalEngine(workers)], aside)
-    except Stopped as stopped:
-        aside.print("stopped; what is done is saved, and the same command goes on from there.", highlight=False)
-        sys.exit(128 + stopped.signal)
     with aside.status("intervening"):
-        result = collect(plan, Store(store), warnings, report)
+        result = collect(plan, Store(store), warnings, page)
     if as_json:
         _print_data(result)
         return
@@ -78,7 +78,8 @@ def _table(result: Evaluation) -> Table:
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("mixer", "d", "test\nacc", "test\nlik", "at\nkey", "at\nvalue", "at\nquery", "verdict", "agree-\nment"):
+    at = ("at\nkey", "at\nvalue", "at\nquery")
+    for name in ("mixer", "d", "test\nacc", "test\nlik", *at, "verdict", "agree-\nment"):
         words = name in ("mixer", "verdict")
         table.add_column(name, justify="left" if words else "right", vertical="bottom", no_wrap=name != "verdict")
     for row, cells in zip(result.table["mixer"], result.cells(), strict=True):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, print_json
+from mecheval.cli.app import AsJson, app, aside, console, print_json, stoppable, tell_failures
 from mecheval.cli.runs import StorePath
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
@@ -39,20 +38,16 @@ def quickstart(
         from mecheval.store import Store
         from mecheval.studies import chosen, get_study, restoring, results
         from mecheval.studies.scales import quick
-        from mecheval.sweep import Job, LocalEngine, Stopped, sweep
+        from mecheval.sweep import Job, LocalEngine, sweep
         from mecheval.sweep.board import board
         from mecheval.training.progress import duration
 
         check_page(report)
         study, opened, points, began = get_study("ar"), Store(store), quick(), time.monotonic()
-    try:
+    with stoppable():
         jobs = [Job(point.config, study.splits) for point in points]
         swept = sweep(jobs, opened, LocalEngine(workers), board(aside, "quickstart"))
-    except Stopped as stopped:
-        aside.print("stopped; what is done is saved, and the same command goes on from there.", highlight=False)
-        sys.exit(128 + stopped.signal)
-    for failure in swept.failures:
-        aside.print(f"failed: {failure.title} ({failure.run}): {failure.message}", markup=False, highlight=False)
+    tell_failures(swept.failures)
     frame = chosen(study, results(study, points, opened))
     restored = restoring(opened, list(frame["run"]))
     if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, lists, parse_value, print_json
+from mecheval.cli.app import AsJson, app, aside, console, lists, parse_value, print_json, stoppable, tell_failures
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
 
@@ -77,7 +76,7 @@ def study(
     with aside.status("loading"):
         from mecheval.store.mirror import is_url, open_store
         from mecheval.studies import STUDIES, get_study, study_points
-        from mecheval.sweep import Job, Stopped, sweep
+        from mecheval.sweep import Job, sweep
         from mecheval.sweep.board import board
 
         names = [word for word in words if "=" not in word]
@@ -98,14 +97,10 @@ def study(
         began = time.monotonic()
         title = f"{', '.join(study.name for study, _ in batch)} ({scale})"
         title += f" {number}/{len(batches)}" if len(batches) > 1 else ""
-        try:
+        with stoppable():
             jobs = [Job(point.config, study.splits) for study, points in batch for point in points]
             swept = sweep(jobs, opened, workforce, board(aside, title), address=store)
-        except Stopped as stopped:
-            aside.print("stopped; what is done is saved, and the same command goes on from there.", highlight=False)
-            sys.exit(128 + stopped.signal)
-        for failure in swept.failures:
-            aside.print(f"failed: {failure.title} ({failure.run}): {failure.message}", markup=False, highlight=False)
+        tell_failures(swept.failures)
         failures += len(swept.failures)
         took = time.monotonic() - began if swept.worked_on else 0.0
         for study, points in batch:

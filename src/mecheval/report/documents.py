@@ -18,6 +18,7 @@ from mecheval.types import ROLES
 if TYPE_CHECKING:  # slow to import
     import pandas as pd  # type: ignore[import-untyped]
 
+    from mecheval.intervene.explain import Answers
     from mecheval.training.probe import Trained
     from mecheval.types import Batch
 
@@ -70,22 +71,26 @@ def _documents(trained: Trained) -> dict[str, Any]:
     import torch
 
     from mecheval.intervene import interchange
+    from mecheval.intervene.effects import default_sites
+    from mecheval.intervene.explain import explain
     from mecheval.training.probe import documents
 
     given = trained.config.evaluate
     clean, corrupted = documents(trained.task, trained.config, SPLIT, min(LOOK, given.documents))
     rows = torch.tensor(_readable(clean.lengths.tolist()))
     clean, corrupted = clean[rows], corrupted[rows]
-    sites = [site for site in trained.lm.sites() if split_site(site)[1] in PARTS]
+    sites = [site for site in default_sites(trained.lm) if split_site(site)[1] in PARTS]
     effects = interchange(trained.lm, clean, corrupted, sites, ROLES, per_document=True)
     told: list[dict[str, Any]] = []
     layout: dict[str, Any] = {}
     for row in range(len(clean)):
         own = arranged(effects[effects["document"] == int(clean.index[row])])
         layout = layout_of(list(zip(own["site"], own["role"], strict=True)))
+        both = clean[row : row + 1], corrupted[row : row + 1]
+        answered = explain(trained.lm, trained.task, *both, sites=[], roles=[], top=TOP)
         told.append({
-            **_text(trained.task, clean, corrupted, row, given.seed),
-            "answers": [_answers(trained, batch, row) for batch in (clean, corrupted)],
+            **_text(trained.task, clean, row, given.seed), "substitute": answered.substitute,
+            "answers": [_answers(answered.clean), _answers(answered.corrupted)],
             "original": tidy(own["original"].iloc[0]), "corrupted": tidy(own["corrupted"].iloc[0]),
             "values": [three(each) for each in own["restored"]],
         })  # fmt: skip
@@ -98,16 +103,15 @@ def _readable(lengths: Sequence[int]) -> list[int]:
     return short or sorted(sorted(range(len(lengths)), key=lambda row: lengths[row])[:DOCUMENTS])
 
 
-def _text(task: Task, clean: Batch, corrupted: Batch, row: int, seed: int) -> dict[str, Any]:
-    """The document: its symbols, roles, what stands in place of the key, and its tree where it has one."""
+def _text(task: Task, clean: Batch, row: int, seed: int) -> dict[str, Any]:
+    """The document: its symbols, its roles, and its tree where it has one."""
     tokens = clean.tokens[row, : int(clean.lengths[row])].tolist()
-    number, key = int(clean.index[row]), int(clean.roles["key"][row])
+    number = int(clean.index[row])
     return {
         "number": number, "symbols": [task.symbol(token) for token in tokens],
         "roles": {role: int(at[row]) for role, at in clean.roles.items()},
         "answer_at": [int(place) + 1 for place in clean.predict_at[row]],
-        "answer": task.symbol(int(clean.answers[row])),
-        "substitute": task.symbol(int(corrupted.tokens[row, key])), "tree": _tree(task, number, seed),
+        "answer": task.symbol(int(clean.answers[row])), "tree": _tree(task, number, seed),
     }  # fmt: skip
 
 
@@ -126,16 +130,6 @@ def _tree(task: Task, number: int, seed: int) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _answers(trained: Trained, batch: Batch, row: int) -> list[list[Any]]:
-    """[symbol, probability, whether it is right], the likeliest first; the right one is always there."""
-    import torch
-
-    one = batch[row : row + 1]
-    with torch.no_grad():
-        p = trained.lm(one.tokens, at=one.predict_at[:, 0])[0].double().softmax(-1).cpu()
-    right = int(one.answers[0])
-    tokens = p.topk(min(TOP, len(p))).indices.tolist()
-    return [
-        [trained.task.symbol(token), tidy(float(p[token])), token == right]
-        for token in (tokens if right in tokens else [*tokens, right])
-    ]
+def _answers(answers: Answers) -> list[list[Any]]:
+    """[symbol, probability, whether it is right], the likeliest first."""
+    return [[each.symbol, tidy(each.p), each.right] for each in answers]
