@@ -25,7 +25,7 @@ def made(folder: str, n: int) -> Store:
     store = Store(folder)
     points = study_points(STUDIES["ar"], "laptop")
     data = points[0].config.to_dict()
-    data["data"]["steps"], data["evaluate"]["documents"] = 300, 64
+    data["data"]["steps"], data["evaluate"]["documents"] = 100, 64
     short = RunConfig.read(data)
     work(Job(short), str(store.path), lambda event: None)
     source = store.folder(short.id)

@@ -28,7 +28,7 @@ def test_a_table_of_seven_and_a_report_and_nothing_is_trained_twice(command: Com
     words = ["quickstart", "--store", str(tmp_path / "store"), "--report", str(page)]
     code, out, err = command(*words)
     assert code == 0, err
-    assert [line.split()[0] for line in out.splitlines()[1:8]] == list(scales.MIXERS)
+    assert [line.split()[0] for line in out.splitlines()[2:9]] == list(scales.MIXERS)
     assert err.count("done ") == 11 == len(Store(tmp_path / "store").ids())
     assert page.read_text().startswith("<!doctype html>")
     assert f"report: file://{page}" in err

@@ -78,9 +78,9 @@ def mechanism_table(frame: pd.DataFrame, restored: pd.DataFrame) -> Table:
     """
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("mixer", no_wrap=True, vertical="bottom")
-    for name in ("accuracy", "likelihood"):
+    for name in ("test\nacc", "test\nlik"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    table.add_column("restored at", no_wrap=True, vertical="bottom")
+    table.add_column("restored\nat", no_wrap=True, vertical="bottom")
     table.add_column("share [95 %]", no_wrap=True, vertical="bottom")
     table.add_column("verdict", vertical="bottom")
     table.add_column("sure", justify="right", no_wrap=True, vertical="bottom")

@@ -9,6 +9,7 @@ import pytest
 
 from mecheval.report.configs import flat, mixer_names, packed, task_names
 from mecheval.report.plain import levels, text_of, tidy
+from training.runs import tiny
 
 CONFIG = {
     "task": {"name": "ar", "pairs": 4},
@@ -70,3 +71,9 @@ def test_names_say_in_what_a_run_differs_from_most() -> None:
     ]
     assert mixer_names(configs) == ["mamba", "mamba", "mamba · d_conv 2", "mamba · positions learned", "mamba"]
     assert task_names(configs) == ["ar", "ar", "ar", "ar", "ar · pairs 8"]
+
+
+def test_thousands_of_configs_stay_small() -> None:
+    data = tiny().to_dict()
+    many = [{**data, "seed": seed} for seed in range(2000)]
+    assert len(text_of(packed(many))) < 50_000 < len(text_of(many)) / 20

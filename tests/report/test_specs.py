@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -60,6 +61,12 @@ CHARTS = {
 }  # fmt: skip
 
 
+@cache
+def drawn(name: str) -> dict[str, Any]:
+    """What a page draws, with the signals of all axes."""
+    return page_spec(*CHARTS[name])
+
+
 def over_time() -> Any:
     rows = [
         effect("training", step, "dev", site, role) | {"run": "a" * 12}
@@ -75,8 +82,7 @@ def over_time() -> Any:
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_every_view_with_rows_of_an_axis_listens_to_its_signal(name: str) -> None:
-    chart, axes = CHARTS[name]
-    spec = page_spec(chart, axes)
+    axes, spec = CHARTS[name][1], drawn(name)
     assert {param["name"]: param["value"] for param in spec["params"]} == {f"f_{axis}": None for axis in axes}
     heard = set()
     for view in views(spec):
@@ -96,8 +102,8 @@ def test_every_view_with_rows_of_an_axis_listens_to_its_signal(name: str) -> Non
 def test_vega_knows_the_signals(name: str) -> None:
     import vl_convert
 
-    chart, axes = CHARTS[name]
-    compiled = vl_convert.vegalite_to_vega(page_spec(chart, axes), vl_version="6.4")
+    axes = CHARTS[name][1]
+    compiled = vl_convert.vegalite_to_vega(drawn(name), vl_version="6.4")
     assert {f"f_{axis}" for axis in axes} <= {each["name"] for each in compiled["signals"]}
     filters = [
         step["expr"] for part in compiled["data"] for step in part.get("transform", []) if step["type"] == "filter"
@@ -106,7 +112,7 @@ def test_vega_knows_the_signals(name: str) -> None:
 
 
 def test_rows_are_written_once() -> None:
-    spec = page_spec(CHARTS["panels"][0], ["mixer"])
+    spec = drawn("panels")
     texts = [json.dumps(rows) for rows in spec["datasets"].values()]
     assert len(texts) == len(set(texts)) == len(QUANTITIES)
     assert '"values":[{' not in json.dumps(spec, separators=(",", ":"))
@@ -122,9 +128,9 @@ def test_long_curves_keep_their_ends() -> None:
 
 
 def test_chips_of_quantities_know_their_columns() -> None:
-    assert quantities(page_spec(CHARTS["panels"][0])) == {text: [name] for name, text in QUANTITIES.items()}
-    assert quantities(page_spec(CHARTS["holdout"][0])) == {name: list(pair) for name, pair in PAIRS.items()}
-    assert quantities(page_spec(CHARTS["depth"][0])) == {}
+    assert quantities(drawn("panels")) == {text: [name] for name, text in QUANTITIES.items()}
+    assert quantities(drawn("holdout")) == {name: list(pair) for name, pair in PAIRS.items()}
+    assert quantities(drawn("depth")) == {}
 
 
 def test_cells_of_several_seeds_name_all_their_rates() -> None:
@@ -157,8 +163,8 @@ def test_dark_charts_leave_no_dark_ink() -> None:
         "stored_at": "value",
     }
     drawing = mechanisms_figure(pd.DataFrame([{**dict.fromkeys(COLUMNS, 0.5), **row}]))
-    for chart in (*(chart for chart, _ in CHARTS.values()), drawing, over_time()):
-        for hue in _hues(page_spec(chart)):
+    for spec in (*map(drawn, CHARTS), page_spec(drawing), page_spec(over_time())):
+        for hue in _hues(spec):
             assert luminance(DARK.get(hue, hue)) > 0.02, hue
 
 

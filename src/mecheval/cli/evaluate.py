@@ -9,7 +9,7 @@ import typer
 
 from mecheval.cli.app import AsJson, Set, app, aside, console, given_options, print_json, stoppable
 from mecheval.cli.runs import StorePath
-from mecheval.cli.studies import Scale, Seeds, _rates
+from mecheval.cli.studies import Scale, Seeds, rates_of
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
@@ -51,7 +51,7 @@ def evaluate(
         cls = found.load()
         own.announce(found)
         options = given_options(assignments, [])
-        plan, warnings = prepare(cls, found.name, task, scale, options, seeds, _rates(lr), compare, page)
+        plan, warnings = prepare(cls, found.name, task, scale, options, seeds, rates_of(lr), compare, page)
     for warning in warnings:
         aside.print(f"warning: {warning}", markup=False, highlight=False)
     with stoppable():

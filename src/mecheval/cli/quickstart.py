@@ -14,7 +14,7 @@ from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
 
 LEGEND = (
-    "Accuracy and likelihood are on test documents; guessing among a document's values gives an accuracy of 0.52. "
+    "Accuracy and likelihood are of test documents; guessing among a document's values gives an accuracy of 0.52. "
     "Restored at: the position where one clean activation, put into the input of layer 1 while the key is corrupted, "
     "brings back most of the answer's likelihood. Sure: share of resamples of the documents with the same verdict."
 )

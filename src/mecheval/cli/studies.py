@@ -84,7 +84,7 @@ def study(
         studies = list(STUDIES.values()) if ALL in names else [get_study(name) for name in names]
         if not studies:
             raise UserError(f"name a study. Choices: {', '.join([*STUDIES, ALL])}.")
-        rates = _rates(lr)
+        rates = rates_of(lr)
         plans = [(study, study_points(study, scale, seeds, wanted, rates)) for study in studies]
         if is_url(store) and engine == "local":
             raise UserError("a store behind a URL is for --engine ray; the local engine needs a folder.")
@@ -149,7 +149,8 @@ def _wanted(given: Sequence[str]) -> dict[str, list[Any]]:
     return wanted
 
 
-def _rates(given: str | None) -> list[float]:
+def rates_of(given: str | None) -> list[float]:
+    """Learning rates from `1e-3,3e-3`; none from nothing."""
     try:
         return [float(rate) for rate in given.split(",")] if given else []
     except ValueError:

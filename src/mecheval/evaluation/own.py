@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,9 @@ def evaluate_mixer(
     MIXERS.replace(name, cls)
     rates = (lr,) if isinstance(lr, int | float) else tuple(lr)
     plan, warnings = prepare(cls, name, task, scale, options or {}, seeds, rates, compare, report)
-    opened, console = Store(store), Console(stderr=True, force_jupyter=False, highlight=False)
+    plain = False if "ipykernel" in sys.modules else None  # a notebook cannot move the cursor, though it says so
+    console = Console(stderr=True, force_jupyter=False, force_terminal=plain, highlight=False)
+    opened = Store(store)
     try:
         train(plan, opened, [HereEngine(), LocalEngine(workers)], console)
     except Stopped as stopped:

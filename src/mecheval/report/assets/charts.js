@@ -41,6 +41,7 @@ async function draw(chart) {
   chart.view?.finalize();
   chart.view = view;
   chart.place.replaceChildren(stage);
+  chart.place.style.minHeight = "0"; // which kept the place until now
   choose(chart);
 }
 
@@ -107,6 +108,7 @@ function tooltip(handler, event, item, given) {
   tip.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - wide - 8))}px`;
   tip.style.top = `${y + high + 24 > innerHeight ? Math.max(8, y - high - 14) : y + 14}px`;
 }
+
 // Vega tells of a line only beside its points; a reader points anywhere on it, and means the nearest.
 function onLine(event) {
   const line = event?.target?.__data__; // there is no event when a chart is taken away
