@@ -61,8 +61,8 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
         raise UserError(f"the store at {store.path} has no runs; `mecheval train` makes one.")
     studies, best, history = found_studies(taken, scale), best_runs(frame), taken.history()
     looked_at = explored(best)
-    first = [*looked_at, *(run for run in best["run"] if run not in looked_at)]
-    telling = best.set_index("run").loc[first].reset_index()
+    first = list(dict.fromkeys([*looked_at, *best["run"], *frame["run"]]))
+    telling = frame.set_index("run").loc[first].reset_index()
     place = {run: number for number, run in enumerate(frame["run"])}
     specs: list[Spec] = []
 

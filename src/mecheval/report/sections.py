@@ -92,8 +92,7 @@ def _table(found: Found, axes: list[str]) -> dict[str, Any]:
 
 def training_data(frame: pd.DataFrame, store: Snapshot, history: pd.DataFrame) -> Section:
     """Mechanisms along training, of some of the runs that were intervened on then; `frame`: the most telling first."""
-    runs = frame[frame["run"].isin(store.probed)]
-    shown = runs.head(AT_ONCE)
+    shown = frame[frame["run"].isin(store.probed)].head(AT_ONCE)
     if shown.empty:
         return {"runs": 0, "shown": 0, "chips": []}, []
     order = {run: place for place, run in enumerate(shown["run"])}
@@ -102,4 +101,4 @@ def training_data(frame: pd.DataFrame, store: Snapshot, history: pd.DataFrame) -
     own = history[history["run"].isin(order)]
     chart = mechanism_over_time(effects, own, "Restored shares along training", shown)
     chips = [_chip(axis, shown) for axis in axes]
-    return {"runs": len(runs), "shown": len(shown), "chips": chips}, [page_spec(chart, axes)]
+    return {"runs": len(store.probed), "shown": len(shown), "chips": chips}, [page_spec(chart, axes)]

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -27,6 +27,13 @@ from mecheval.types import FACTS, FIRST_SYMBOL, ROLES, Split
 
 CHUNK_TOKENS = 1 << 20
 """Documents are drawn into a buffer of this size and then packed; it bounds the memory beyond the result."""
+
+
+@lru_cache(maxsize=16)
+def _drawn(seed: int, shape: tuple[tuple[str, Any], ...]) -> tuple[Grammar, tuple[float, float]]:
+    """A grammar and its length range; kept, because the configs of a sweep all build the same task."""
+    grammar = Grammar.draw(seed, **dict(shape))
+    return grammar, length_range(grammar)
 
 
 class ATROptions(TaskOptions):
@@ -103,9 +110,10 @@ class ATR(Task):
         shape = ("terminals", "nonterminals", "max_depth", "max_rhs", "max_rules", "head", "terminal_weight")
         if options.grammar is not None:
             self.grammar = Grammar.from_dict(options.grammar)
+            shortest, self._longest = length_range(self.grammar)
         else:
-            self.grammar = Grammar.draw(options.grammar_seed, **{name: getattr(options, name) for name in shape})
-        shortest, self._longest = length_range(self.grammar)
+            drawn = _drawn(options.grammar_seed, tuple((name, getattr(options, name)) for name in shape))
+            self.grammar, (shortest, self._longest) = drawn
         if shortest == math.inf:
             raise UserError("atr: no derivation of this grammar ends; give its nonterminals a rule without recursion.")
         if shortest > options.max_length:

@@ -49,7 +49,7 @@ function studyTable(study, bar) {
     label: `chosen runs of study ${study.name}`, rows: run.map((_, row) => row), step: 30,
     passes: (row) => Object.keys(axes).every((axis) => bar.has(axis, text(axis, row))),
     columns: [
-      ...Object.keys(axes).map((axis) => ({ name: AXES[axis] || axis.replaceAll("_", " "), value: (row) => axes[axis].codes[row], show: (row) => text(axis, row) })),
+      ...Object.keys(axes).map((axis) => ({ name: AXES[axis] || axis, value: (row) => axes[axis].codes[row], show: (row) => text(axis, row) })),
       ...Object.keys(numbers).map((name) => ({
         name: columnName(name), number: true, value: (row) => numbers[name][row], show: (row) => percent(numbers[name][row]),
         hidden: () => left(name),
