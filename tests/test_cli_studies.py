@@ -67,7 +67,7 @@ def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path) 
     command("study", "ar", "--store", str(tmp_path), "--only", "mixer=attention")
     rows = {row["study"]: row for row in json.loads(command("list", "studies", "--store", str(tmp_path), "--json")[1])}
     assert rows["ar"]["done"] == 2
-    assert rows["depth"]["done"] == 2, "the same runs: two layers of the same width"
+    assert rows["depth"]["done"] == 1, "the same run: two layers of the same width, at attention's preferred rate"
     assert rows["atr"]["done"] == 0
     text = command("list", "studies", "--store", str(tmp_path))[1]
     assert "question (scale laptop)" in text

@@ -130,6 +130,7 @@ BEFORE: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "docs/how-to/cluster.md": without_a_cluster,
     "docs/how-to/own-mixer.md": at_a_tiny_scale,
     "docs/how-to/own-study.md": without_workers,
+    "docs/how-to/report.md": with_a_run,
     "docs/how-to/store.md": with_a_run,
     "docs/how-to/trained-model.md": at_a_tiny_scale,
     "docs/studies.md": with_a_run,

@@ -20,7 +20,7 @@ SHOWN = {
 }  # fmt: skip
 NAMES = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel"}
 NARROW = 6
-"""Letters of a head; where one is longer, columns stand closer, so that verdicts are whole in a terminal of 80."""
+"""Letters of a head; where several are longer, columns stand closer, so that verdicts are whole in a terminal of 80."""
 SCORES = ("test_accuracy", "test_likelihood")
 HIDDEN = ("run", "step", "seconds", "dev_accuracy", "dev_likelihood", "test_likelihood", "agreement", "summary", "seed")
 
@@ -56,8 +56,8 @@ def result_table(study: Study, frame: pd.DataFrame) -> Table:
     axes = varying or ["mixer"]
     numbers = [name for name in columns if name not in (*columns[: columns.index("status") + 1], "verdict")]
     heads = {name: SHOWN.get(name) or _two_lines(name) for name in numbers}
-    wide = any(len(head.partition("\n")[2]) > NARROW for head in heads.values())
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1 if wide else 2, 0, 0))
+    wide = [head for head in heads.values() if len(head.partition("\n")[2]) > NARROW]
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1 if len(wide) > 1 else 2, 0, 0))
     for name in axes:
         text = name in ("mixer", "task", "positions")
         table.add_column(NAMES.get(name, name), justify="left" if text else "right", no_wrap=True, vertical="bottom")

@@ -92,7 +92,7 @@ def rows(node: Any) -> int:
 
 def test_every_chart_is_drawn(opened: Any) -> None:
     page = opened()
-    for section in ("summary", "study-ar", "study-ar_mamba_inside", "training"):
+    for section in ("summary", "study-ar", "training"):
         node = near(page, section)
         for drawing in node.locator(".drawing").all():
             assert drawing.locator("[role=graphics-symbol], .role-mark path, .role-mark text").count() > 5

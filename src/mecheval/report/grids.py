@@ -32,16 +32,24 @@ class Found:
 
 
 def found_studies(store: Store, scale: str) -> list[Found]:
-    """The studies of which at least one run is in the store, in the order of the paper."""
+    """The studies of which the store has runs, in the order of the paper.
+
+    Studies share runs. One is shown, and each seed of it, only where it adds a run to those of the studies before it:
+    else the seven runs of a quickstart would stand for half the paper.
+    """
     seeds: dict[str, set[int]] = defaultdict(set)
     for row in store.rows():
         config = row["config"]
         if isinstance(config, dict) and isinstance(config.get("seed"), int):
             seeds[_without_seed(config)].add(config["seed"])
-    found = []
+    found: list[Found] = []
+    shown: set[tuple[str, int]] = set()
     for study in STUDIES.values():
         grid = study_points(study, scale)
-        there = sorted({seed for point in grid for seed in seeds.get(_without_seed(point.config.to_dict()), ())})
+        own = {_without_seed(point.config.to_dict()) for point in grid}
+        runs = {(config, seed) for config in own for seed in seeds.get(config, ())}
+        there = sorted({seed for _, seed in runs - shown})
+        shown |= runs
         points = [_with_seed(point, seed) for seed in there for point in grid]
         if points:
             every = results(study, points, store)
