@@ -21,6 +21,7 @@ from mecheval.report.snapshot import Snapshot
 from mecheval.report.summary import best_runs
 from mecheval.store import Store, StoreError
 from mecheval.studies import STUDIES
+from mecheval.training import train
 from report.stores import EVIL, FORGED, OWN, WORSE, forge, grid_points
 from training.runs import tiny
 
@@ -199,6 +200,12 @@ def test_a_study_whose_runs_belong_to_others_is_not_shown(tmp_path: Path) -> Non
     put(store, replace(shared.config, seed=1))
     found = found_studies(store, "laptop")
     assert [(each.study.name, each.seeds) for each in found] == [("ar", [0, 1]), ("one_layer", [0])]
+
+
+def test_runs_without_interventions_make_a_report_too(tmp_path: Path) -> None:
+    train(tiny(steps=2), tmp_path / "store")
+    data, _ = report_data(Store(tmp_path / "store"), "laptop")
+    assert data["runs"]["map"] == [None]
 
 
 def put(store: Store, config: RunConfig) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mecheval.figures.heatmap import AFTER, BEFORE, arranged, split_site
 from mecheval.report.configs import mixer_names, packed, task_names
 from mecheval.report.plain import columns, tidy
@@ -67,7 +69,8 @@ def _or_column(names: list[str], column: pd.Series) -> list[str]:
 def mean_effects(store: Store) -> pd.DataFrame:
     """Effects of the last state at the sites that maps show: on test, or else on the split that there is."""
     effects = store.query(f"select * from effects where state = '{STATE}'")
-    effects = effects[[split_site(site)[1] in PARTS for site in effects["site"]]]
+    shown = [split_site(site)[1] in PARTS for site in effects["site"]]
+    effects = effects[np.array(shown, dtype=bool)]  # an empty list would choose no columns
     order = {SPLIT: 0, "dev": 1, "train": 2}
     best = effects.groupby("run")["split"].transform(lambda splits: min(splits, key=lambda split: order.get(split, 3)))
     return effects[effects["split"] == best]
