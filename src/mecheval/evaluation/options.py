@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from mecheval.config.presets import place
 from mecheval.errors import UnknownName, UserError
-from mecheval.studies import SCALES, Study, get_study
+from mecheval.studies import SCALES, Study, get_study, with_seed
 from mecheval.studies.scales import BASE, RATES, one_width, preferred, runs
 from mecheval.sweep import Job, Point
 
@@ -121,8 +121,4 @@ def _plain(cls: type[nn.Module], option: str, value: Any) -> Any:
 
 
 def _seeded(points: Sequence[Point], seeds: int) -> tuple[Point, ...]:
-    return tuple(
-        Point({**point.axes, "seed": seed}, replace(point.config, seed=seed))
-        for point in points
-        for seed in range(seeds)
-    )
+    return tuple(with_seed(point, seed) for point in points for seed in range(seeds))

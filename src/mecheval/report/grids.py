@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mecheval.store import Store
-from mecheval.studies import STUDIES, Study, chosen, results, study_points
+from mecheval.studies import STUDIES, Study, chosen, results, study_points, with_seed
 from mecheval.sweep import Point
 
 if TYPE_CHECKING:  # slow to import
@@ -50,7 +50,7 @@ def found_studies(store: Store, scale: str) -> list[Found]:
         runs = {(config, seed) for config in own for seed in seeds.get(config, ())}
         there = sorted({seed for _, seed in runs - shown})
         shown |= runs
-        points = [_with_seed(point, seed) for seed in there for point in grid]
+        points = [with_seed(point, seed) for seed in there for point in grid]
         if points:
             every = results(study, points, store)
             found.append(Found(study, points, every, chosen(study, every)))
@@ -60,7 +60,3 @@ def found_studies(store: Store, scale: str) -> list[Found]:
 def _without_seed(config: Mapping[str, Any]) -> str:
     """What runs that differ in their seed alone have in common."""
     return json.dumps({name: value for name, value in config.items() if name != "seed"}, sort_keys=True)
-
-
-def _with_seed(point: Point, seed: int) -> Point:
-    return Point({**point.axes, "seed": seed}, replace(point.config, seed=seed))

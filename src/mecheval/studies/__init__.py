@@ -15,10 +15,11 @@ from mecheval.studies import (
     sibling,
 )
 from mecheval.studies.study import SCALES, Reading, Study
-from mecheval.studies.tables import charts, chosen, restoring, results, study_points
+from mecheval.studies.tables import charts, chosen, restoring, results, study_points, with_seed
 
 __all__ = [
     "SCALES", "STUDIES", "Reading", "Study", "charts", "chosen", "get_study", "restoring", "results", "study_points",
+    "with_seed",
 ]  # fmt: skip
 
 _MODULES = (

@@ -34,7 +34,7 @@ def study_points(
     points = study.points(scale)
     if rates:
         points = [_with_rate(point, rate) for point in _one_rate(points) for rate in rates]
-    points = [_with_seed(point, seed) for point in points for seed in range(seeds)]
+    points = [with_seed(point, seed) for point in points for seed in range(seeds)]
     return only(points, wanted)
 
 
@@ -145,6 +145,7 @@ def _with_rate(point: Point, rate: float) -> Point:
     return Point({**point.axes, "lr": rate}, RunConfig.read(data))
 
 
-def _with_seed(point: Point, seed: int) -> Point:
+def with_seed(point: Point, seed: int) -> Point:
+    """The same run with another seed."""
     config = point.config if seed == point.config.seed else replace(point.config, seed=seed)
     return Point({**point.axes, "seed": seed}, config)
