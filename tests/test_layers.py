@@ -9,6 +9,7 @@ import mecheval
 
 ROOMS = [
     "errors",
+    "digests",
     "files",
     "registry",
     "kernels",

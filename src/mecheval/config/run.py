@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -13,14 +11,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mecheval.config.plain import dump_yaml, load_yaml
+from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError, parse_options
 from mecheval.mixers import MIXERS, check_options
 from mecheval.model import LM
 from mecheval.model.lm import Positions
 from mecheval.tasks import TASKS, Task, build_task
-
-FORMAT = 1
-"""Part of every hash; raised when configs come to mean something else, so that old runs are not taken for new ones."""
 
 
 class Section(BaseModel):
@@ -162,8 +158,7 @@ class RunConfig:
     @property
     def id(self) -> str:
         """The run's name: 12 hexadecimal digits of a hash over all fields, however they were written."""
-        text = json.dumps({"format": FORMAT, **self.to_dict()}, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return run_id(self.to_dict())
 
     @property
     def title(self) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mecheval.store import TABLES, Store, Table
-from mecheval.store.schema import EFFECTS, WHOLE
-from mecheval.store.tables import connect, load_files, seal
+from mecheval.store.schema import EFFECTS
+from mecheval.store.seal import Record
+from mecheval.store.tables import connect, seal
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd  # type: ignore[import-untyped]
@@ -28,7 +30,7 @@ class Snapshot(Store):
     def __init__(self, store: Store) -> None:
         super().__init__(store.path)
         self.probed: set[str] = set()  # runs that were intervened on while they were trained
-        self._kept: list[dict[str, Any]] = []
+        self._kept: dict[str, Record] = {}
         self._taken = False
         self._connection = connect()
         self._load(self._connection, [table for table in TABLES.values() if table is not EFFECTS])
@@ -36,16 +38,16 @@ class Snapshot(Store):
         seal(self._connection)
         self._taken = True
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Rows of table runs, as they were."""
+    def records(self) -> dict[str, Record]:
+        """The rows and checksums of all runs, as they were."""
         if not self._taken:
-            self._kept = super().rows()
-        return [dict(row) for row in self._kept]
+            self._kept = super().records()
+        return {run: replace(record, row=dict(record.row)) for run, record in self._kept.items()}
 
     def on_the_way(self, runs: Sequence[str]) -> pd.DataFrame:
         """Effects of these runs along training."""
         with connect() as connection:
-            load_files(connection, EFFECTS, [self.folder(run).table(EFFECTS.name) for run in runs])
+            self.load_table(connection, EFFECTS, {run: self._kept[run] for run in runs})
             return connection.execute(f"FROM {EFFECTS.name} WHERE state = '{ON_THE_WAY}'").df()
 
     @contextmanager
@@ -55,19 +57,13 @@ class Snapshot(Store):
 
     def _load_effects(self) -> None:
         """Some runs at a time, each time without what is not kept."""
-        import duckdb
-
         name, kept, connection = EFFECTS.name, "kept", self._connection
-        whole = [self.folder(row["run"]) for row in self._kept if row["status"] in WHOLE]
-        files = [path for folder in whole if (path := folder.table(name)).exists()]
-        try:
-            load_files(connection, EFFECTS, [])
-            connection.execute(f"CREATE TABLE {kept} AS FROM {name}")
-            for first in range(0, len(files), AT_ONCE):
-                load_files(connection, EFFECTS, files[first : first + AT_ONCE])
-                found = connection.execute(f"SELECT DISTINCT run FROM {name} WHERE state = '{ON_THE_WAY}'").fetchall()
-                self.probed |= {run for (run,) in found}
-                connection.execute(f"INSERT INTO {kept} FROM {name} WHERE state <> '{ON_THE_WAY}'")
-            connection.execute(f"DROP TABLE {name}; ALTER TABLE {kept} RENAME TO {name}")
-        except duckdb.Error:  # a run was removed meanwhile, or a file is damaged: the store says which
-            self._load(connection, list(TABLES.values()))
+        records = list(self._kept.items())
+        self.load_table(connection, EFFECTS, {})
+        connection.execute(f"CREATE TABLE {kept} AS FROM {name}")
+        for first in range(0, len(records), AT_ONCE):
+            self.load_table(connection, EFFECTS, dict(records[first : first + AT_ONCE]))
+            found = connection.execute(f"SELECT DISTINCT run FROM {name} WHERE state = '{ON_THE_WAY}'").fetchall()
+            self.probed |= {run for (run,) in found}
+            connection.execute(f"INSERT INTO {kept} FROM {name} WHERE state <> '{ON_THE_WAY}'")
+        connection.execute(f"DROP TABLE {name}; ALTER TABLE {kept} RENAME TO {name}")
