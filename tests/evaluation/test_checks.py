@@ -79,6 +79,7 @@ def test_a_mixer_that_sees_the_future_is_refused(name: str, ahead: str) -> None:
         ("NotBatchFirst", "training", 0, 1),
         ("SeesLater", "training", 1, 0),
         ("SeesLaterInTraining", "training", 1, 0),
+        ("SeesLaterInEvaluation", "evaluation", 1, 0),
         ("MiddleSeesFirst", "training", 0, 1),
         ("Neighbours", "training", 0, 1),
         ("MeanOfBatch", "training", 0, None),

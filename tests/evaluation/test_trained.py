@@ -95,7 +95,7 @@ def test_a_short_convolution_that_is_named_decides_the_verdict(tmp_path: Path) -
 def test_logits_may_be_inside_a_larger_answer(tmp_path: Path, cls: type[nn.Module]) -> None:
     expected = me.evaluate(Base(), TASK, n=N, store=tmp_path)
     found = me.evaluate(cls(), TASK, n=N, store=tmp_path)
-    assert found.effects.equals(expected.effects)
+    assert found.effects.equals(expected.effects)  # the very same calls
 
 
 def test_modes_are_restored_part_by_part(tmp_path: Path) -> None:
