@@ -29,7 +29,7 @@ def test_an_exported_model_needs_no_other_file(tmp_path: Path) -> None:
     written = export(folder, tmp_path / "model", "best")
     assert sorted(path.name for path in written.iterdir()) == ["README.md", "config.yaml", "model.safetensors"]
     shutil.rmtree(tmp_path / "store")
-    assert torch.equal(me.load_lm(written)(tokens), before)
+    assert torch.equal(me.load_lm(written)(tokens), before)  # the very same calls
     (written / "config.yaml").unlink()
     assert torch.equal(me.load_lm(written)(tokens), before)
 
