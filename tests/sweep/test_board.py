@@ -73,7 +73,7 @@ def test_a_log_keeps_the_lines_of_all_sweeps_with_their_times(tmp_path: Path) ->
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ ", line) for line in lines)
     assert [line[21:] for line in lines[:4]] == screen.getvalue().splitlines()[:4]
     assert lines[4].endswith("ar (laptop): 3 of 3 runs · 1 failed")
-    with pytest.raises(UserError, match="cannot write the log .*: No such file or directory"):
+    with pytest.raises(UserError, match=r"cannot write the log .*: No such file or directory"):
         board(Console(file=screen), "ar", log=tmp_path / "nowhere" / "sweep.log")
 
 

@@ -53,7 +53,7 @@ def test_work_tells_soon_that_a_run_is_held(store: Store) -> None:
     with store.folder(held.run).exclusive():
         began = time.monotonic()
         assert work(held, str(store.path), heard.append) == "held"
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
     assert [event.status for event in heard] == ["held"]
     assert f"process {os.getpid()}" in heard[0].message
     assert work(held, str(store.path), heard.append) == "done"

@@ -181,7 +181,8 @@ MIXER = """
     import helper
     from torch import nn
 
-    subprocess.run([sys.executable, "-c", "import queue"], check=True)  # what a worker starts is as careful
+    if "mecheval.sweep.worker" in sys.orig_argv:  # what a worker starts is as careful
+        subprocess.run([sys.executable, "-c", "import queue"], check=True)
 
     class Mine(nn.Module):
         def __init__(self, d_model):

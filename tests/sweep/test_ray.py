@@ -65,8 +65,7 @@ def cluster() -> Iterator[Any]:
     """A head with one core, on which the driver is."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN"] = "0" * 32
+    before = ray_join.set_variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 32})
     from ray.cluster_utils import Cluster
 
     size = {"num_cpus": 1, "object_store_memory": 80_000_000}
@@ -77,6 +76,7 @@ def cluster() -> Iterator[Any]:
         yield started
     finally:
         started.shutdown()  # type: ignore[no-untyped-call]
+        ray_join.set_variables(before)
 
 
 @pytest.fixture

@@ -98,9 +98,9 @@ def work(
     folder = Store(store).folder(job.run)
     watcher = _Teller(job.run, tell)
     try:
-        _patiently(lambda: train(job.config, store, [watcher], checkpoint_seconds, saved))
+        _patiently(folder, lambda: train(job.config, store, [watcher], checkpoint_seconds, saved))
         for split in missing(job, folder):
-            _patiently(lambda split=split: probe(folder, split=split))  # type: ignore[misc]
+            _patiently(folder, lambda split=split: probe(folder, split=split))  # type: ignore[misc]
         status, message = str(folder.status()["status"]), ""
     except Interrupted:
         status, message = "interrupted", ""
@@ -121,11 +121,14 @@ def missing(job: Job, folder: RunFolder) -> list[str]:
     return [split for split in job.splits if split not in judged]
 
 
-def _patiently(act: Callable[[], object]) -> None:
+def _patiently(folder: RunFolder, act: Callable[[], object]) -> None:
     """Do something to a run; while another process holds it, wait a moment."""
     until = time.monotonic() + HELD_SECONDS
     while True:
         try:
+            if folder.is_held():  # then there is no need to build a model first
+                with folder.exclusive():  # which says who holds it
+                    pass
             act()
             return
         except RunHeld:

@@ -51,10 +51,10 @@ class RayEngine:
     def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
         """See `Engine`."""
         self._join()
-        warning = self._connection.warning()
-        if warning and jobs:
-            tell(Event(jobs[0].run, "say", message=warning))
         try:
+            warning = self._connection.warning()
+            if warning and jobs:
+                tell(Event(jobs[0].run, "say", message=warning))
             with _marked(store) as (place, marker), stop_requests() as request:
                 _Sweep(self, jobs, place, marker, tell).run(request)
         finally:

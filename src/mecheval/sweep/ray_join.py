@@ -51,7 +51,7 @@ class Connection:
         logging.getLogger("ray._private.authentication").setLevel(logging.WARNING)
         own = self.address is None
         if own:
-            self._before = _set({MODE: "token", TOKEN: secrets.token_hex(32), TOKEN_PATH: None, LOOPBACK: "0"})
+            self._before = set_variables({MODE: "token", TOKEN: secrets.token_hex(32), TOKEN_PATH: None, LOOPBACK: "0"})
         try:
             with _handlers_kept(), _loopback_if(own):
                 ray.init(
@@ -86,7 +86,7 @@ class Connection:
     def _forget(self) -> None:
         """The environment as it was: another cluster has another token."""
         if self._before:
-            _set(self._before)
+            set_variables(self._before)
             self._before = {}
 
 
@@ -135,7 +135,7 @@ def _job_config() -> Any:
     return NoFolder()
 
 
-def _set(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+def set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
     """Set or, with None, remove environment variables, and have Ray read them; what they were before."""
     before = {name: os.environ.get(name) for name in variables}
     for name, value in variables.items():
