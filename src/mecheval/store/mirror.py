@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -40,6 +41,12 @@ class Mirror:
         self._fs, root = _open(url)
         self._root = PurePosixPath(root) / "runs"
         self._sent: dict[Path, Mark] = {}  # files whose far twins are the same
+
+    def check(self) -> None:
+        """An error unless files can be written there: better now than after hours of training."""
+        probe = self._root / f".probe-{secrets.token_hex(8)}"
+        self._write(probe, b"probe")
+        self._remove(probe)
 
     def pull(self, run: str, store: str | Path) -> None:
         """Make the run's folder in a local store what it is on the far side, checkpoints included."""
