@@ -9,6 +9,8 @@ import mecheval
 
 ROOMS = [
     "errors",
+    "plain",
+    "memory",
     "files",
     "registry",
     "kernels",

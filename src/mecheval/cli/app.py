@@ -10,10 +10,10 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 
-from mecheval.errors import UserError
+from mecheval.errors import UserError, shown
+from mecheval.plain import parse_value
 
 if TYPE_CHECKING:  # slow to import
     from mecheval.sweep import Failure
@@ -46,31 +46,18 @@ def root(version: Version = False) -> None:
     """How does a sequence architecture recall? mecheval answers with interventions, not only accuracy."""
 
 
-def parse_value(text: str) -> Any:
-    """A number, true, false, null or list as YAML reads it (3e-3 too); anything else is text."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
 def given_options(assignments: list[str] | None, rest: list[str]) -> dict[str, Any]:
     """Options from `--set pairs=8` and from `--pairs 8`, which mean the same."""
     options = {}
     for assignment in assignments or []:
         name, equals, value = assignment.partition("=")
         if not equals:
-            raise UserError(f"--set takes NAME=VALUE (got {assignment!r}).")
+            raise UserError(f"--set takes NAME=VALUE (got {shown(assignment)}).")
         options[name.replace("-", "_")] = parse_value(value)
     words = iter(rest)
     for word in words:
         if not word.startswith("--"):
-            raise UserError(f"unexpected argument {word!r}; options are given as --name value.")
+            raise UserError(f"unexpected argument {shown(word)}; options are given as --name value.")
         name, equals, value = word[2:].partition("=")
         if not equals:
             following = next(words, None)

@@ -47,7 +47,7 @@ def train(
     """Train a model; again, to continue one. Any option by name: --d-model 64 --lr 3e-3 --set task.pairs=8."""
     with aside.status("loading"):
         from mecheval.config import merge
-        from mecheval.config.plain import load_yaml
+        from mecheval.plain import load_yaml
         from mecheval.store import Store
         from mecheval.training import Interrupted, progress, tracker
         from mecheval.training import train as run

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, lists, parse_value, print_json, stoppable, tell_failures
-from mecheval.errors import UnknownName, UserError
+from mecheval.cli.app import AsJson, app, aside, console, lists, print_json, stoppable, tell_failures
+from mecheval.errors import UnknownName, UserError, shown
+from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
