@@ -1,0 +1,65 @@
+"""All commands, and how one is run: every mistake becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from mecheval.cli import (  # noqa: F401 (each adds its commands)
+    compare,
+    drawings,
+    evaluate,
+    interventions,
+    models,
+    quickstart,
+    report,
+    runs,
+    studies,
+    tasks,
+)
+from mecheval.cli.app import app
+from mecheval.cli.clean import clean_text, complain
+from mecheval.errors import UserError
+
+MISTAKE = 2
+"""The exit code for what the user got wrong."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command that these words name; its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("mecheval", list(words)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        return done.exit_code
+    except UserError as error:
+        complain(str(error))
+        return MISTAKE
+    except MemoryError as error:
+        complain(f"there is not enough memory for this{f' ({error})' if str(error) else ''}.")
+        return MISTAKE
+    except BrokenPipeError:  # e.g. `mecheval ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        return _misread(error)
+    return 0
+
+
+def _misread(error: Any) -> int:
+    """An error of the parser of commands, in one line; any other one is a defect of ours and keeps its traceback."""
+    if not hasattr(error, "format_message"):
+        raise error
+    said: str = error.format_message()
+    if "\n" in said:  # no arguments: this is the help
+        sys.stderr.write(clean_text(said) + "\n")
+    else:
+        context = getattr(error, "ctx", None)
+        complain(f"{said.rstrip('.')}." + ("" if context is None else f" See `{context.command_path} --help`."))
+    return int(error.exit_code)
