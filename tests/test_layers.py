@@ -10,6 +10,8 @@ import mecheval
 ROOMS = [
     "errors",
     "digests",
+    "plain",
+    "memory",
     "files",
     "registry",
     "kernels",

@@ -95,7 +95,9 @@ def test_a_mixer_that_mixes_documents_is_refused(name: str, mode: str, changed: 
     assert found, said
     pair = int(found[1]), int(found[2])
     assert pair[0] != pair[1]
-    assert pair == tuple(there if there is not None else here for here, there in zip(pair, (changed, seen), strict=True))
+    assert pair == tuple(
+        there if there is not None else here for here, there in zip(pair, (changed, seen), strict=True)
+    )
     assert "batch_first=True" in said
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mecheval.cli.app import AsJson, app, aside, console, print_json
+from mecheval.cli.clean import write
 from mecheval.cli.studies import ALL, Scale, Seeds, StoreAddress
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
@@ -62,7 +62,7 @@ def compare(
     if as_json:
         print_json([_data(one, scale, table) for one in compared])
     elif csv:
-        sys.stdout.write(_csv(compared, table))
+        write(_csv(compared, table))
     else:
         for one in compared:
             _show(one, scale, table)

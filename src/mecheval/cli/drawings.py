@@ -60,7 +60,7 @@ def example(
     site: Annotated[
         str | None, typer.Option(help="A site, see `mecheval list sites`; default: the input of layer 1.")
     ] = None,
-    top: Annotated[int, typer.Option(help="How many answers to show.")] = 3,
+    top: Annotated[int, typer.Option(max=1000, help="How many answers to show.")] = 3,
     store: StorePath = Path(DEFAULT_STORE),
     save: Save = Path("example.svg"),
 ) -> None:

@@ -81,7 +81,7 @@ def explain(
     split: Split = "test",
     site: Annotated[list[str] | None, typer.Option(help="A site, see `mecheval list sites`; may be repeated.")] = None,
     roles: Annotated[str, typer.Option(help="Roles, with commas between.")] = "key,value,next_key,query",
-    top: Annotated[int, typer.Option(help="How many answers to show.")] = 3,
+    top: Annotated[int, typer.Option(max=1000, help="How many answers to show.")] = 3,
     store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:

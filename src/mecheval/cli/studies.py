@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, lists, parse_value, print_json, stoppable, tell_failures
-from mecheval.errors import UnknownName, UserError
+from mecheval.cli.app import AsJson, app, aside, console, from_to, lists, print_json, stoppable, tell_failures
+from mecheval.errors import UnknownName, UserError, shown
+from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
@@ -22,10 +23,16 @@ if TYPE_CHECKING:  # slow to import
 
     Plan = tuple[Study, list[Point]]
 
+MOST_SEEDS, MOST_WORKERS, MOST_CORES = 100, 1024, 10**6
+"""Upper bounds of seeds, of worker processes on this machine, and of cores or GPUs for a run on a cluster."""
+MOST_VALUES = 100
+"""Most values of an axis, or learning rates, that an option names."""
+
+Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; default: one a core.")]
 StoreAddress = Annotated[str, typer.Option("--store", help="Folder of runs, or a URL that fsspec opens.")]
 Scale = Annotated[str, typer.Option(help="laptop (minutes on two cores) or paper (its exact settings).")]
 Only = Annotated[list[str] | None, typer.Option(metavar="AXIS=VALUES", help="mixer=mamba,attention d_model=16,32")]
-Seeds = Annotated[int, typer.Option(help="Runs of every setting, with seeds 0, 1, ...")]
+Seeds = Annotated[int, typer.Option(max=MOST_SEEDS, help="Runs of every setting, with seeds 0, 1, ...")]
 ENGINES = {"local": ("workers", "nice"), "ray": ("address", "cpus", "gpus")}
 """The engines, each with its own options."""
 ALL = "all"
@@ -68,13 +75,17 @@ def study(
     seeds: Seeds = 1,
     lr: Annotated[str | None, typer.Option(help="Other learning rates, with commas between.")] = None,
     engine: Annotated[str, typer.Option(help="local (worker processes) or ray.")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: one a core.")] = None,
+    workers: Workers = None,
     nice: Annotated[
         int | None, typer.Option(min=0, max=19, help="Lower the priority of workers, to 19 at most.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster: auto or HOST:PORT; default: a local one.")] = None,
-    cpus: Annotated[float | None, typer.Option(min=0, help="Ray: cores for each run; default: 1.")] = None,
-    gpus: Annotated[float | None, typer.Option(min=0, help="Ray: GPUs for each run; default: 0.")] = None,
+    cpus: Annotated[
+        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: cores for each run; default: 1.")
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: GPUs for each run; default: 0.")
+    ] = None,
     store: StoreAddress = DEFAULT_STORE,
     figures: Annotated[Path | None, typer.Option(help="Folder for figures; default: figures in the store.")] = None,
     log: Annotated[Path | None, typer.Option(help="File to which a line for each run is added, with its time.")] = None,
@@ -193,17 +204,27 @@ def _wanted(given: Sequence[str]) -> dict[str, list[Any]]:
     for word in given:
         axis, equals, values = word.partition("=")
         if not equals or not values:
-            raise UserError(f"--only takes AXIS=VALUE,VALUE (got {word!r}).")
-        wanted[axis.replace("-", "_")] = [parse_value(value) for value in values.split(",")]
+            raise UserError(f"--only takes AXIS=VALUE,VALUE (got {shown(word)}).")
+        wanted[axis.replace("-", "_")] = [parse_value(value) for value in _split("--only", values)]
     return wanted
 
 
 def rates_of(given: str | None) -> list[float]:
     """Learning rates from `1e-3,3e-3`; none from nothing."""
-    try:
-        return [float(rate) for rate in given.split(",")] if given else []
-    except ValueError:
-        raise UserError(f"--lr takes numbers with commas between (got {given!r}).") from None
+    rates = []
+    for text in _split("--lr", given) if given else []:
+        rate = parse_value(text)
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1000:
+            raise UserError(f"--lr takes positive numbers with commas between (got {shown(given)}).")
+        rates.append(float(rate))
+    return rates
+
+
+def _split(option: str, text: str) -> list[str]:
+    values = text.split(",")
+    if len(values) > MOST_VALUES:
+        raise UserError(f"{option} takes at most {MOST_VALUES} values (got {len(values):,}).")
+    return values
 
 
 def _check_engine(name: str, given: dict[str, Any]) -> None:
