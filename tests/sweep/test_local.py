@@ -217,7 +217,7 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
     assert swept.failures == ()
     assert list(hostile.glob("*.executed")) == []
     assert nice == {max(7, os.getpriority(os.PRIO_PROCESS, 0))}
-    words = [Path(sys.executable).with_name("mecheval"), "list", "tasks"]
+    words = [str(Path(sys.executable).with_name("mecheval")), "list", "tasks"]
     subprocess.run(words, check=True, capture_output=True)
     assert list(hostile.glob("*.executed")) == []
 

@@ -278,7 +278,7 @@ def test_a_ray_of_ones_own_answers_only_here_and_only_with_its_token(tmp_path: P
     engine = RayEngine(None)
     try:
         head = ray.get_runtime_context().gcs_address
-        (node,) = ray.nodes()
+        (node,) = ray.nodes()  # type: ignore[no-untyped-call]
         ports = {int(head.rpartition(":")[2]), node["NodeManagerPort"], node["ObjectManagerPort"]}
         heard_at = {address for address, port in listening() if port in ports}
         assert heard_at <= {"0100007F", "0000000000000000FFFF00000100007F"}, "127.0.0.1, also as IPv6 writes it"
