@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.errors import UserError
 from mecheval.store.folder import RunFolder, StoreError
 from mecheval.store.schema import EFFECTS, EVALUATIONS, HISTORY, RUNS, TABLES, VERDICTS, WHOLE, Table
-from mecheval.store.tables import connect, is_readable, load_files, load_rows, one_line, seal
+from mecheval.store.tables import bounded_frame, connect, is_readable, load_files, load_rows, one_line, seal
 
 if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
     import pandas as pd  # type: ignore[import-untyped]
@@ -93,7 +93,7 @@ class Store:
         with self._database(mentioned or TABLES.values()) as connection:
             try:
                 if connection.execute(sql) is not None:  # it is where there is no statement
-                    return connection.df()
+                    return bounded_frame(connection)
                 problem = "this SQL says nothing."
             except duckdb.Error as error:
                 problem = one_line(error)
