@@ -43,7 +43,7 @@ class Model(Section):
 class Optimiser(Section):
     """AdamW."""
 
-    lr: float = Field(1e-3, gt=0, le=1000, description="peak learning rate")
+    lr: float = Field(1e-3, gt=0, le=1e30, description="peak learning rate")
     betas: tuple[Decay, Decay] = Field((0.9, 0.999), strict=False, description="decay of the two moments, below 1")
     eps: float = Field(1e-8, gt=0, le=1, description="added to the root of the second moment")
     weight_decay: float = Field(0.0, ge=0, le=1000, description="decoupled weight decay")
