@@ -17,9 +17,9 @@ from mecheval.report.documents import explored
 from mecheval.report.grids import found_studies
 from mecheval.report.plain import text_of
 from mecheval.report.runs import run_frame
-from mecheval.report.snapshot import Snapshot
 from mecheval.report.summary import best_runs
-from mecheval.store import Store, StoreError
+from mecheval.store import Store
+from mecheval.store.snapshot import Snapshot
 from mecheval.studies import STUDIES
 from mecheval.training import train
 from report.stores import EVIL, FORGED, OWN, WORSE, forge, grid_points
@@ -40,7 +40,7 @@ def page(written: Path) -> dict[str, Any]:
 def test_a_snapshot_answers_as_the_store_did_when_it_was_taken(tmp_path: Path) -> None:
     store, config = Store(tmp_path), tiny()
     forge(store, config.id, config.to_dict(), config, accuracy=0.5, on_the_way=True)
-    taken = Snapshot(store)
+    taken = Snapshot(store, ("history", "evaluations", "effects", "verdicts"))
     for table in ("runs", "history", "evaluations", "verdicts"):
         pd.testing.assert_frame_equal(getattr(taken, table)(), getattr(store, table)())
     every = store.effects()
@@ -55,12 +55,24 @@ def test_a_snapshot_answers_as_the_store_did_when_it_was_taken(tmp_path: Path) -
         taken.query(f"from read_csv('{tmp_path}/x.csv')")
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     store, config = Store(tmp_path), tiny()
     forge(store, config.id, config.to_dict(), config, accuracy=0.5)
+    other = tiny(seed=1)
+    forge(store, other.id, other.to_dict(), other, accuracy=0.5)
     store.folder(config.id).table("effects").write_bytes(b"PAR1 not really")
-    with pytest.raises(StoreError, match=f"{config.id}/effects.parquet"):
-        Snapshot(store)
+    data, _ = report_data(store, "laptop")
+    runs = data["runs"]
+    shown = {
+        run: (runs["status"][place], runs["message"][place], runs["map"][place])
+        for place, run in enumerate(runs["run"])
+    }
+    assert shown[other.id][0] == "done"
+    assert shown[other.id][2] is not None
+    status, message, drawn = shown[config.id]
+    assert (status, drawn) == ("failed", None)
+    assert f"{config.id}/effects.parquet" in message
+    assert [str(problem) for problem in Snapshot(store).problems] == [message]
 
 
 def test_studies_have_the_seeds_that_are_there(store: Store) -> None:

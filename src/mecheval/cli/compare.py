@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, print_json
+from mecheval.cli.app import AsJson, app, aside, console, print_json, tell
 from mecheval.cli.studies import ALL, Scale, Seeds, StoreAddress
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
@@ -47,6 +47,7 @@ def compare(
     """Put a study's results beside the paper's numbers, and say which of its claims they bear out."""
     with aside.status("loading"):
         from mecheval.store.mirror import open_store
+        from mecheval.store.snapshot import problems_of, snapshot_of
         from mecheval.studies import STUDIES
 
     if study not in (*STUDIES, ALL):
@@ -57,8 +58,9 @@ def compare(
         raise UserError("choose one of --csv and --json.")
     with aside.status("reading"):
         names = list(STUDIES) if study == ALL else [study]
-        opened = open_store(store)
+        opened = snapshot_of(open_store(store), "effects", "verdicts")
         compared = [_compare(STUDIES[name], scale, seeds, opened) for name in names]
+    tell(problems_of(opened))
     if as_json:
         print_json([_data(one, scale, table) for one in compared])
     elif csv:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options
+from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options, tell
 from mecheval.cli.interventions import Split, State
 from mecheval.cli.runs import Run, StorePath
 from mecheval.cli.studies import Scale, Seeds, StoreAddress
@@ -96,11 +96,16 @@ def mechanisms(
     from mecheval.figures.mechanism_rows import mechanism_rows
     from mecheval.figures.mechanisms import mechanisms_figure
     from mecheval.store import Store
+    from mecheval.store.snapshot import problems_of, snapshot_of
 
     figures.check_suffix(save)
     with aside.status("reading"):
         among = _runs_of(study, scale, seeds) if study is not None else None
-        rows = mechanism_rows(Store(store), task, among)
+        opened = snapshot_of(Store(store), "effects", "verdicts")
+        try:
+            rows = mechanism_rows(opened, task, among)
+        finally:
+            tell(problems_of(opened))
     _write(mechanisms_figure(rows, f"Who stores the association where: {task}"), save)
 
 
@@ -122,6 +127,7 @@ def draw_study(
     """Draw a study's figure from what the store has of it."""
     from mecheval import figures
     from mecheval.store.mirror import open_store
+    from mecheval.store.snapshot import USUAL, problems_of, snapshot_of
     from mecheval.studies import charts, get_study, results, study_points
 
     study = get_study(name)
@@ -129,8 +135,9 @@ def draw_study(
     path = save or Path(f"{wanted}.svg")
     figures.check_suffix(path)
     with aside.status("reading"):
-        opened = open_store(store)
+        opened = snapshot_of(open_store(store), *USUAL)
         drawn = charts(study, results(study, study_points(study, scale, seeds), opened), opened, scale)
+    tell(problems_of(opened))
     if wanted not in drawn:
         raise UserError(f"the store has no learning curves of {name}; `mecheval study {name}` makes them.")
     _write(drawn[wanted], path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, lists, parse_value, print_json, stoppable, tell_failures
+from mecheval.cli.app import AsJson, app, aside, console, lists, parse_value, print_json, stoppable, tell, tell_failures
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
 
@@ -34,19 +34,21 @@ def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress 
     with aside.status("loading"):
         from mecheval.show_studies import Listed, study_table
         from mecheval.store.mirror import open_store
+        from mecheval.store.snapshot import problems_of, snapshot_of
         from mecheval.studies import STUDIES, study_points
         from mecheval.sweep import Job, merged, pending
         from mecheval.sweep.estimate import Estimate
         from mecheval.sweep.local import cores
         from mecheval.sweep.sweeping import rows_of
 
-        opened = open_store(store)
+        opened = snapshot_of(open_store(store), "verdicts")
         estimate, listed = Estimate(rows_of(opened)), []
         for study in STUDIES.values():
             jobs = merged(Job(point.config, study.splits) for point in study_points(study, scale, seeds))
             todo = pending(jobs, opened)
             seconds = sum(estimate.seconds(job.config) for job in todo) / cores()
             listed.append(Listed(study, len(jobs), len(jobs) - len(todo), seconds))
+    tell(problems_of(opened))
     if as_json:
         print_json([
             {"study": each.study.name, "figure": each.study.figure, "question": each.study.question, "scale": scale,
