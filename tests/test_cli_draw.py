@@ -14,7 +14,7 @@ from mecheval.handmade import handmade
 from mecheval.store import Store
 from mecheval.store.schema import EFFECTS
 from mecheval.training.probe import probe
-from mecheval.training.weights import save_weights
+from mecheval.training.weights import weights_file
 from training.runs import tiny
 
 PLACE = {"state": "last", "step": 60, "split": "test"}
@@ -52,7 +52,7 @@ def trained(path: Path) -> str:
     lm = handmade("induction", config.build_task(), d_model=48)
     with folder.exclusive():
         folder.write_config(config.to_yaml())
-        save_weights(folder.weights / "last.safetensors", config, "last", 60, lm.state_dict())
+        folder.write_files({"weights/last.safetensors": weights_file(config, "last", 60, lm.state_dict())})
         folder.set_status(
             status="done", task="ar", mixer="attention", d_model=48, n_layers=2, lr=0.003, seed=0, test_accuracy=1.0,
             config=config.to_dict(),

@@ -15,7 +15,7 @@ from mecheval.intervene import ALL_ROLES
 from mecheval.store import Store
 from mecheval.training.data import evaluation_set
 from mecheval.training.evaluate import evaluate
-from mecheval.training.weights import save_weights
+from mecheval.training.weights import weights_file
 from training.runs import tiny
 
 DOCUMENTS = 16
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> list[str]:
     scores = vars(evaluate(lm, evaluation_set(config, task, "test")))
     with folder.exclusive():
         folder.write_config(config.to_yaml())
-        save_weights(folder.weights / "last.safetensors", config, "last", 60, lm.state_dict())
+        folder.write_files({"weights/last.safetensors": weights_file(config, "last", 60, lm.state_dict())})
         folder.write("evaluations", [{"state": "last", "step": 60, "split": "test", **scores}])
         folder.set_status(status="done", task="ar", mixer="attention", step=60, steps=60, config=config.to_dict())
     return ["--store", str(tmp_path / "store")]

@@ -32,9 +32,14 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     words = ["study", "ar", "--store", store, "--only", "mixer=attention,delta_net", "lr=1e-3"]
-    code, out, err = command(*words)
+    code, out, err = command(*words, "--status")
+    assert (code, err) == (0, "")
+    assert out.startswith("ar: 0 of 2 runs done · 0 running · 2 left · about ")
+    assert not Path(store).exists(), "asking trains nothing and writes nothing"
+    code, out, err = command(*words, "--log", str(tmp_path / "log"), "--nice", "19")
     assert code == 0, err
     assert "ar: Which mixers recall" in out
+    assert (tmp_path / "log").read_text().count("Z done ") == 2
     assert [line.split()[0] for line in out.splitlines() if line.startswith(("attention", "delta_net"))] == [
         "attention", "delta_net",
     ]  # fmt: skip
@@ -46,6 +51,8 @@ def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command,
     assert (code, again) == (0, out)
     assert "done " not in err
     assert stamps == {path: path.stat().st_mtime_ns for path in stamps}
+    assert command(*words, "--status") == (0, "ar: 2 of 2 runs done · 0 running · 0 left\n", "")
+    assert json.loads(command(*words, "--status", "--json")[1])["ar"]["done"] == 2
 
 
 def test_results_as_json(command: Command, tmp_path: Path) -> None:
@@ -86,6 +93,12 @@ def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path) 
         (["ar", "--seeds", "0"], "seeds: must be at least 1 (got 0)"),
         (["ar", "--engine", "rya"], "unknown engine 'rya'"),
         (["ar", "--store", "s3://bucket/runs"], "a store behind a URL is for --engine ray"),
+        (["ar", "--gpus", "1"], "--gpus is for --engine ray. Choices with --engine local: --workers, --nice."),
+        (["ar", "--cpus", "2", "--engine", "local"], "--cpus is for --engine ray."),
+        (["ar", "--address", "auto"], "--address is for --engine ray."),
+        (["ar", "--workers", "2", "--engine", "ray"], "Choices with --engine ray: --address, --cpus, --gpus."),
+        (["ar", "--nice", "5", "--engine", "ray"], "--nice is for --engine local."),
+        (["ar", "--gpus", "1", "--status"], "--gpus is for --engine ray."),
         (["mixer=mamba"], "name a study. Choices: ar, ar_mamba_conv"),
     ],
 )
@@ -98,6 +111,23 @@ def test_mistakes_are_one_line_and_nothing_is_written(
     assert message in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_places_that_cannot_be_written_are_refused_before_anything_is_computed(
+    command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for words, problem in (
+        (["--store", str(file)], f"cannot use the store {file}/figures: {file} is a file, not a folder."),
+        (["--store", str(tmp_path / "s"), "--figures", str(file)], f"cannot use the folder of figures {file}"),
+        (["--store", str(tmp_path / "s"), "--log", str(tmp_path)], f"cannot write the log {tmp_path}: Is a directory."),
+    ):
+        code, out, err = command("study", "ar", *words)
+        assert (code, out) == (2, "")
+        assert problem in err
+        assert err.count("\n") == 1
+    assert not (tmp_path / "s" / "runs").exists()
 
 
 def test_a_failed_run_is_told_and_the_others_are_kept(

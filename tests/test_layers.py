@@ -9,6 +9,9 @@ import mecheval
 
 ROOMS = [
     "errors",
+    "digests",
+    "plain",
+    "memory",
     "files",
     "registry",
     "kernels",

@@ -3,33 +3,32 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mecheval.store import Store
-from mecheval.tasks import Task, build_task
-from mecheval.tasks.pcfg import Grammar
-from mecheval.types import Batch
-
 if TYPE_CHECKING:
     from mecheval.config import RunConfig, run_config
     from mecheval.evaluation import evaluate
     from mecheval.intervene import ablate, capture, interchange, patch, verdict
     from mecheval.mixers import build_mixer
     from mecheval.model import LM, load_zoology
+    from mecheval.store import Store
+    from mecheval.tasks import Grammar, Task, build_task
     from mecheval.training import load_lm, train
+    from mecheval.types import Batch
 
 __all__ = [
     "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "build_mixer", "build_task", "capture",
     "evaluate", "interchange", "load_lm", "load_zoology", "patch", "run_config", "train", "verdict",
 ]  # fmt: skip
 
-_NEED_TORCH = {
+_ROOMS = {
+    "Store": "store", "Grammar": "tasks", "Task": "tasks", "build_task": "tasks", "Batch": "types",
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
     "ablate": "intervene", "capture": "intervene", "interchange": "intervene", "patch": "intervene",
     "verdict": "intervene", "load_lm": "training", "train": "training", "evaluate": "evaluation",
 }  # fmt: skip
-"""Imported when first used, so that listing and sampling tasks does not wait for torch."""
+"""Imported when first used, so that listing and sampling tasks does not wait for torch, nor the help for anything."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NEED_TORCH:
-        return getattr(import_module(f"mecheval.{_NEED_TORCH[name]}"), name)
+    if name in _ROOMS:
+        return getattr(import_module(f"mecheval.{_ROOMS[name]}"), name)
     raise AttributeError(f"module 'mecheval' has no attribute {name!r}")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 T = TypeVar("T", bound=BaseModel)
+
+SHOWN = 80
+"""Most characters of a user's value that an error repeats."""
+FEW, MANY = 50, 10_000
+"""Most choices that an error lists, and most that it searches for a similar name."""
 
 
 class UserError(ValueError):
@@ -20,9 +25,9 @@ class UnknownName(UserError):
 
     def __init__(self, kind: str, name: str, choices: Iterable[str]) -> None:
         self.kind, self.name, self.choices = kind, name, sorted(choices)
-        near = difflib.get_close_matches(name, self.choices, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name[:SHOWN], self.choices[:MANY], n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {kind} {name!r}.{hint} Choices: {', '.join(self.choices) or 'none'}.")
+        super().__init__(f"unknown {kind} {shown(name)}.{hint} Choices: {_listed(self.choices) or 'none'}.")
 
 
 def parse_options(model: type[T], owner: str, values: dict[str, Any]) -> T:
@@ -42,5 +47,20 @@ def _first_problem(error: ValidationError) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if not where or isinstance(problem.get("ctx", {}).get("error"), UserError):
         return message
-    got = repr(problem["input"])
-    return f"{where}: {message[0].lower()}{message[1:]} (got {got if len(got) < 80 else got[:77] + '...'})"
+    return f"{where}: {message[0].lower()}{message[1:]} (got {shown(problem['input'])})"
+
+
+def shown(value: Any) -> str:
+    """A user's value as an error repeats it, whatever it is: a few characters of its `repr`."""
+    if isinstance(value, str | bytes | list | tuple):
+        value = value[:SHOWN]  # before anything is written out
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists inside each other
+        return f"a {type(value).__name__} too long to show"
+    return text if len(text) < SHOWN else text[: SHOWN - 3] + "..."
+
+
+def _listed(choices: Sequence[str]) -> str:
+    more = f", and {len(choices) - FEW:,} more" if len(choices) > FEW else ""
+    return ", ".join(choice if len(choice) < SHOWN else shown(choice) for choice in choices[:FEW]) + more

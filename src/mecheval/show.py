@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,10 @@ STYLES = {
 }  # fmt: skip
 
 
+LONGEST, MOST_RULES = 5000, 1000
+"""Most tokens of a document and rules of a grammar that are shown to people."""
+
+
 def legend() -> Text:
     """Which colour is which role."""
     return Text("  ").join([Text("roles:"), *(Text(f" {role} ", style) for role, style in STYLES.items())])
@@ -34,12 +39,11 @@ def document(task: Task, batch: Batch, row: int) -> Text:
     style_of = {place: STYLES[role] for role, place in reversed(places.items())}
     style_of |= {places[role]: STYLES[role] for role in ("value", "key")} | dict.fromkeys(answered, STYLES["answer"])
     length = int(batch.lengths[row])
+    tokens = batch.tokens[row, : min(length, LONGEST)].tolist()
     text = Text().append(f"{int(batch.index[row])}: ", "dim")
-    text.append_text(
-        Text(" ").join(
-            Text(task.symbol(token), style_of.get(i, "")) for i, token in enumerate(batch.tokens[row, :length].tolist())
-        )
-    )
+    text.append_text(Text(" ").join(Text(task.symbol(token), style_of.get(i, "")) for i, token in enumerate(tokens)))
+    if length > LONGEST:
+        text.append(f" … {length - LONGEST:,} more tokens (--json shows all)", "dim")
     where = ", ".join(f"{role} {place}" for role, place in places.items())
     asked = task.symbol(int(batch.tokens[row, places["query"]]))
     answer = task.symbol(int(batch.answers[row]))
@@ -78,14 +82,16 @@ def derivation(task: ATR, corpus: Corpus, row: int) -> Tree:
 
     length = int(batch.roles["divider"][0])
     [root] = [i for i in range(1, length) if parents[i] < 0]
+    children: dict[int, list[int]] = {}
+    for i in range(1, length):
+        children.setdefault(int(parents[i]), []).append(i)
     nodes = {root: Tree(label(root))}
     frontier = [root]
     while frontier:
         above = frontier.pop()
-        for i in range(1, length):
-            if parents[i] == above:
-                nodes[i] = nodes[above].add(label(i))
-                frontier.append(i)
+        for i in children.get(above, []):
+            nodes[i] = nodes[above].add(label(i))
+            frontier.append(i)
     return nodes[root]
 
 
@@ -151,10 +157,13 @@ def task_table(tasks: dict[str, type[Task]]) -> Table:
 def grammar_table(grammar: Grammar) -> Table:
     """Rules with their probabilities, and each nonterminal's three likeliest heads."""
     table = Table("nonterminal", "p", "children", "likely heads", title="Grammar", title_justify="left", box=None)
-    for name, rules in grammar.rules.items():
+    left = sum(len(rules) for rules in grammar.rules.values()) - MOST_RULES
+    if left > 0:
+        table.caption, table.caption_justify = f"… {left:,} more rules (--json shows all)", "left"
+    for name, rules in itertools.islice(grammar.rules.items(), MOST_RULES):
         likely = sorted(zip(grammar.heads[name], grammar.terminals, strict=True), reverse=True)[:3]
         heads = ", ".join(f"{terminal} {p:.2f}" for p, terminal in likely)
-        for j, rule in enumerate(rules):
+        for j, rule in enumerate(rules[: MOST_RULES - table.row_count]):
             children = " ".join(rule.children)
             right_hand_side = f"{children} [head]" if grammar.head == "right" else f"[head] {children}"
             first = (escape(name), escape(heads)) if j == 0 else ("", "")

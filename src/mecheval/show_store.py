@@ -37,6 +37,11 @@ def run_table(frame: pd.DataFrame, width: int = 80) -> Table:
     return table
 
 
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of any frame, by column; of columns with the same name, the last one counts."""
+    return [dict(zip(frame.columns, row, strict=True)) for row in frame.itertuples(index=False, name=None)]
+
+
 def frame_table(frame: pd.DataFrame, limit: int = 50) -> Table:
     """Any frame: its first `limit` rows and `COLUMNS` columns, and how many more there are."""
     shown = frame.iloc[:limit, :COLUMNS]

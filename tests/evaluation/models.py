@@ -147,6 +147,36 @@ class Together(Base):
         return logits - logits.mean(0, keepdim=True)
 
 
+class Earlier(Base):
+    """Each document sees those before it in the batch, so that the first one is right."""
+
+    def forward(self, tokens: Tensor) -> Any:
+        return super().forward(tokens).cumsum(0)
+
+
+class Later(Base):
+    """Each document sees those after it in the batch, so that the last one is right."""
+
+    def forward(self, tokens: Tensor) -> Any:
+        return super().forward(tokens).flip(0).cumsum(0).flip(0)
+
+
+class MiddleOnly(Base):
+    """Only the third document sees another one."""
+
+    def forward(self, tokens: Tensor) -> Any:
+        logits = super().forward(tokens)
+        logits[2:3] += logits[:1]
+        return logits
+
+
+class Placed(Base):
+    """Position embeddings along the wrong axis."""
+
+    def forward(self, tokens: Tensor) -> Any:
+        return super().forward(tokens) + torch.arange(len(tokens))[:, None, None]
+
+
 class FewTokens(Base):
     def __init__(self) -> None:
         super().__init__()

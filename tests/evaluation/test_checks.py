@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def line_of(text: str) -> int:
         ("GivesInfinity", "GivesInfinity gives infinite numbers at position 0 of 1"),
         ("BadGradient", "BadGradient: the gradient of weight is NaN for ordinary inputs."),
         ("InfiniteGradient", "InfiniteGradient: the gradient of weight is infinite for ordinary inputs."),
-        ("Normed", "Normed mixes the documents of a batch in training mode: other documents change the output"),
+        ("Normed", "Normed mixes the documents of a batch in training mode: changing document 0 changes the output of"),
         ("Noisy", "Noisy gives two outputs for the same input in evaluation mode"),
         ("Grows", "Grows makes late.weight in forward; make it in __init__"),
         ("Lazy", "Lazy has lazy parameters; give every layer its size"),
@@ -70,6 +71,40 @@ def test_a_mixer_that_sees_the_future_is_refused(name: str, ahead: str) -> None:
     t, s = int(words[words.index("position") + 1]), int(words[len(words) - words[::-1].index("position")])
     assert s == t - 1 if ahead == "next" else s < t
     assert "so a model could read the answer from the future. Mask it" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "changed", "seen"),
+    [
+        ("NotBatchFirst", "training", 0, 1),
+        ("SeesLater", "training", 1, 0),
+        ("SeesLaterInTraining", "training", 1, 0),
+        ("SeesLaterInEvaluation", "evaluation", 1, 0),
+        ("MiddleSeesFirst", "training", 0, 1),
+        ("Neighbours", "training", 0, 1),
+        ("MeanOfBatch", "training", 0, None),
+        ("LargestOfBatch", "training", None, None),
+    ],
+)
+def test_a_mixer_that_mixes_documents_is_refused(name: str, mode: str, changed: int | None, seen: int | None) -> None:
+    with pytest.raises(UserError) as error:
+        check_mixer(mixer(name), {}, D, LONGEST)
+    said = str(error.value)
+    pattern = rf"{name} mixes the documents of a batch in {mode} mode: changing document (\d) .* of document (\d) by "
+    found = re.match(pattern, said)
+    assert found, said
+    pair = int(found[1]), int(found[2])
+    assert pair[0] != pair[1]
+    assert pair == tuple(
+        there if there is not None else here for here, there in zip(pair, (changed, seen), strict=True)
+    )
+    assert "batch_first=True" in said
+
+
+@pytest.mark.parametrize(("name", "document"), [("PlaceInBatch", 1), ("SizeOfBatch", 0)])
+def test_a_mixer_that_knows_a_documents_place_or_the_batchs_size_is_refused(name: str, document: int) -> None:
+    with pytest.raises(UserError, match=f"{name} gives document {document} another output alone than in a batch of 3;"):
+        check_mixer(mixer(name), {}, D, LONGEST)
 
 
 @pytest.mark.parametrize("name", ["Good", "Plain", "LongConvolution", "Dropped", "NoParameters", "House"])

@@ -14,6 +14,7 @@ from evaluation.models import (
     TASK,
     Base,
     Direct,
+    Earlier,
     Elementwise,
     Elsewhere,
     Fails,
@@ -23,10 +24,13 @@ from evaluation.models import (
     Future,
     GivesNaN,
     Idle,
+    Later,
+    MiddleOnly,
     Named,
     Noisy,
     Object,
     Pair,
+    Placed,
     Shared,
     Skips,
     Together,
@@ -91,7 +95,7 @@ def test_a_short_convolution_that_is_named_decides_the_verdict(tmp_path: Path) -
 def test_logits_may_be_inside_a_larger_answer(tmp_path: Path, cls: type[nn.Module]) -> None:
     expected = me.evaluate(Base(), TASK, n=N, store=tmp_path)
     found = me.evaluate(cls(), TASK, n=N, store=tmp_path)
-    assert found.effects.equals(expected.effects)
+    assert found.effects.equals(expected.effects)  # the very same calls
 
 
 def test_modes_are_restored_part_by_part(tmp_path: Path) -> None:
@@ -115,7 +119,11 @@ def test_modes_are_restored_part_by_part(tmp_path: Path) -> None:
         (GivesNaN, {}, "GivesNaN gives NaN at position 3 of document 0."),
         (Future, {}, "Future is not causal: changing the token at position"),
         (Noisy, {}, "Noisy gives two answers to the same tokens in evaluation mode."),
-        (Together, {}, "Together gives a document another answer alone than in a batch of 5."),
+        (Together, {}, "Together gives document 0 another answer alone than in a batch of 5; documents come first"),
+        (Earlier, {}, "Earlier gives document 1 another answer alone than in a batch of 5; documents come first"),
+        (Later, {}, "Later gives document 0 another answer alone than in a batch of 5; documents come first"),
+        (MiddleOnly, {}, "MiddleOnly gives document 2 another answer alone than in a batch of 5;"),
+        (Placed, {}, "Placed gives document 1 another answer alone than in a batch of 5; documents come first"),
         (FewTokens, {}, "the vocabulary is too small: wte has 9 rows, and ar has 27 tokens."),
         (FewLogits, {}, "FewLogits has logits of 9 tokens; ar has 27."),
         (FewPlaces, {}, "wpe has 5 rows and is asked for row 12; documents of ar have up to 13 tokens."),

@@ -8,6 +8,10 @@ from torch import Tensor, nn
 import mecheval as me
 from mecheval.types import Batch
 
+ROUNDED = 3e-6
+"""How far the likelihood of one document may lie apart in two batches of different shape, in which a library's products
+add in different orders: twice the largest error of `small_lm` in single precision, 1.3e-6, measured against double."""
+
 
 def small_lm(mixer: str, n_layers: int = 2, d_model: int = 16, vocab_size: int | None = None) -> me.LM:
     """A model with weights far from their start, so that every position matters."""

@@ -75,7 +75,7 @@ def test_mean_and_noise() -> None:
     with patch(model, [Intervention("embed.output", "key", Mean())], batch):
         assert model(batch.tokens)[:, 3, 0].tolist() == [6, 6]
     with patch(model, [Intervention("embed.output", "key", Noise(2.0, seed=3))], batch):
-        drawn = model(batch.tokens)[:, 3, 0]
+        drawn = model(batch.tokens)[:, 3, 0]  # sums of four numbers, in one order
         assert torch.equal(drawn, model(batch.tokens)[:, 3, 0])
     generator = torch.Generator().manual_seed(3)
     noise = 2 * torch.randn(2, 1, generator=generator, dtype=torch.float64)[:, 0]
@@ -95,7 +95,7 @@ def test_edits_leave_no_trace_also_after_an_exception(mixer: str) -> None:
     with pytest.raises(RuntimeError), patch(lm, [Intervention(site, "key", explode) for site in sites], batch):
         lm(batch.tokens)
     assert all(tap.listener is None for tap in lm.taps().values())
-    assert torch.equal(lm(batch.tokens), before)
+    assert torch.equal(lm(batch.tokens), before)  # the very same calls
     with (
         pytest.raises(UserError),
         patch(lm, [Intervention(s, "key", Zero()) for s in (sites[0], "blocks.9.input")], batch),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import mecheval as me
-from intervene.models import pairs, small_lm, small_task
+from intervene.models import ROUNDED, pairs, small_lm, small_task
 from mecheval.errors import UserError
 from mecheval.intervene import Intervention, Mean, Take, Zero, ablate, capture, interchange, patch
 from mecheval.intervene import grid as grid_module
@@ -33,13 +33,13 @@ def test_a_row_is_what_its_columns_say() -> None:
     roles = ["key", "value", "next_key", "divider", "query", "bos", "random"]
     assert list(zip(effects["site"], effects["role"], strict=True)) == [(s, r) for s in sites for r in roles]
     original, broken = p_answer(lm, clean), p_answer(lm, corrupted)
-    assert effects["original"].tolist() == pytest.approx([float(original.mean())] * len(effects))
-    assert effects["corrupted"].tolist() == pytest.approx([float(broken.mean())] * len(effects))
+    assert effects["original"].tolist() == pytest.approx([float(original.mean())] * len(effects), abs=ROUNDED)
+    assert effects["corrupted"].tolist() == pytest.approx([float(broken.mean())] * len(effects), abs=ROUNDED)
     row = effects.query("site == 'blocks.0.mixer.conv' and role == 'value'").iloc[0]
     source = capture(lm, clean, ["blocks.0.mixer.conv"], ["value"])["blocks.0.mixer.conv"]["value"]
     with patch(lm, [Intervention("blocks.0.mixer.conv", "value", Take(source))], corrupted):
         restored = float(p_answer(lm, corrupted).mean())
-    assert row["restored"] == pytest.approx(restored, abs=1e-7)
+    assert row["restored"] == pytest.approx(restored, abs=ROUNDED)
     assert row["attribution"] == row["restored"] - row["corrupted"]
     assert row["n"] == 20
     gap = row["original"] - row["corrupted"]
@@ -51,7 +51,7 @@ def test_shares_exist_only_where_something_was_lost() -> None:
     clean, _ = pairs(8)
     effects = interchange(lm, clean, clean)
     assert effects["share"].isna().all()
-    assert (effects["attribution"].abs() < 1e-7).all()
+    assert (effects["attribution"].abs() < ROUNDED).all()
 
 
 def test_rows_of_documents_average_to_the_rows_of_sites() -> None:
@@ -82,7 +82,7 @@ def test_the_budget_changes_memory_and_no_number(budget_mb: float, monkeypatch: 
 
     monkeypatch.setattr(me.LM, "resume", watched)
     small = interchange(lm, clean, corrupted, budget_mb=budget_mb)
-    assert small["restored"].tolist() == pytest.approx(whole["restored"].tolist(), abs=1e-7)
+    assert small["restored"].tolist() == pytest.approx(whole["restored"].tolist(), abs=ROUNDED)
     assert 0 < largest <= max(budget_mb * 2**20, grid_module.document_bytes(lm, clean.tokens.shape[1]))
 
 
@@ -108,7 +108,7 @@ def test_documents_without_a_role_take_no_part_in_it() -> None:
     key, some = effects.to_dict("records")
     assert (key["n"], some["n"]) == (6, 5)
     left = torch.tensor([0, 1, 3, 4, 5])
-    assert some["original"] == pytest.approx(float(p_answer(lm, clean)[left].mean()))
+    assert some["original"] == pytest.approx(float(p_answer(lm, clean)[left].mean()), abs=ROUNDED)
     one_pair = me.build_task("ar", pairs=1, keys=12, values=12)
     alone, broken = pairs(4, one_pair)
     control = interchange(small_lm("attention"), alone, broken, ["blocks.0.input"], ["key", "random"])
@@ -123,8 +123,8 @@ def test_any_module_gives_the_same_as_the_lm_that_it_wraps() -> None:
     theirs = interchange(
         Wrapped(lm), clean, corrupted, ["lm.blocks.0.mixer.output", "lm.blocks.1.mlp.input"], ["key", "value", "query"]
     )
-    assert theirs["restored"].tolist() == pytest.approx(ours["restored"].tolist(), abs=1e-7)
-    assert theirs["original"].tolist() == pytest.approx(ours["original"].tolist(), abs=1e-7)
+    assert theirs["restored"].tolist() == pytest.approx(ours["restored"].tolist(), abs=ROUNDED)
+    assert theirs["original"].tolist() == pytest.approx(ours["original"].tolist(), abs=ROUNDED)
 
 
 class Wrapped(nn.Module):
@@ -146,7 +146,7 @@ def test_trees_with_documents_of_many_lengths() -> None:
     for i in (0, 7, 29):
         row = task.sample(1, "test", start=i)
         alone = interchange(lm, row, task.corrupt(row), ["blocks.1.input"], ["value"])
-        assert alone["restored"].iloc[0] == pytest.approx(together["restored"].iloc[i], abs=1e-6)
+        assert alone["restored"].iloc[0] == pytest.approx(together["restored"].iloc[i], abs=ROUNDED)
 
 
 def test_ablation_drops_what_a_site_brings() -> None:
@@ -157,10 +157,10 @@ def test_ablation_drops_what_a_site_brings() -> None:
     with patch(lm, [Intervention("blocks.1.input", "query", Zero())], clean):
         edited = float(p_answer(lm, clean).mean())
     row = found.query("site == 'blocks.1.input' and role == 'query'").iloc[0]
-    assert row["edited"] == pytest.approx(edited, abs=1e-7)
+    assert row["edited"] == pytest.approx(edited, abs=ROUNDED)
     assert row["drop"] == row["original"] - row["edited"]
     same = ablate(lm, clean[slice(0, 1)], Mean(), ["blocks.1.input"], ["query"])  # of one document: no change
-    assert same["drop"].iloc[0] == pytest.approx(0, abs=1e-9)
+    assert same["drop"].iloc[0] == pytest.approx(0, abs=ROUNDED)
 
 
 def test_the_model_is_left_in_its_mode() -> None:

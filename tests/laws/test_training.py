@@ -14,7 +14,7 @@ from mecheval.config import RunConfig
 from mecheval.mixers import MIXERS
 from mecheval.tasks import TASKS
 from mecheval.training import Interrupted, train
-from mecheval.training.weights import save_weights
+from mecheval.training.weights import weights_file
 from training.runs import SignalAt, published, tiny
 
 CASES = list(itertools.product(TASKS.names(), MIXERS.names()))
@@ -30,6 +30,7 @@ def config(task: str, mixer: str) -> RunConfig:
 
 @pytest.mark.parametrize(("task", "mixer"), CASES)
 def test_stop_and_go_on_gives_the_same_bytes(task: str, mixer: str, tmp_path: Path) -> None:
+    """On one machine: both runs make the same calls on the same shapes, on as many threads as the config says."""
     run = config(task, mixer)
     whole = train(run, tmp_path / "whole")
     with pytest.raises(Interrupted):
@@ -45,6 +46,6 @@ def test_save_and_load_gives_the_same_logits(task: str, mixer: str, tmp_path: Pa
     tokens = run.build_task().sample(5, "dev").tokens
     folder = train(run, tmp_path)
     first, second = (me.load_lm(folder.weights / "last.safetensors") for _ in range(2))
-    assert torch.equal(first(tokens), second(tokens))
-    save_weights(tmp_path / "again.safetensors", run, "last", 12, dict(first.state_dict()))
-    assert (tmp_path / "again.safetensors").read_bytes() == (folder.weights / "last.safetensors").read_bytes()
+    assert torch.equal(first(tokens), second(tokens))  # the very same calls
+    again = weights_file(run, "last", 12, dict(first.state_dict()))
+    assert again == (folder.weights / "last.safetensors").read_bytes()

@@ -39,6 +39,7 @@ def test_arrays_load_as_well_as_tensors() -> None:
     tensors = weights("deltanet")
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in tensors.items()}
     tokens = torch.arange(3, 20)[None]
+    # The very same calls, on weights that are copied into a model of its own either way.
     assert torch.equal(me.load_zoology(arrays, "deltanet")(tokens), me.load_zoology(tensors, "delta_net")(tokens))
 
 

@@ -15,9 +15,15 @@ from mecheval.errors import UserError
 from mecheval.mixers import MIXERS
 from mecheval.model.lm import LM
 from mecheval.sites import Tap
+from ops.agreement import rounding
 
 TOKENS = torch.randint(3, 40, (3, 19), generator=torch.Generator().manual_seed(0))
 SMALL: dict[str, dict[str, Any]] = {"h3": {"d_state": 32}}
+
+
+def assert_close(found: torch.Tensor, wanted: torch.Tensor, what: str = "") -> None:
+    """Logits of the same documents, where only the order of additions differs; the longest sum is the MLP's, of 64."""
+    assert float((found - wanted).detach().abs().max()) <= rounding(64) * float(wanted.detach().abs().max()), what
 
 
 def keep(seen: dict[Any, torch.Tensor], key: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -44,8 +50,9 @@ def test_logits_at_positions_are_those_of_the_whole(mixer: str, n_layers: int) -
     some = model(TOKENS, at=at)
     assert some.shape == (3, 2, 40)
     expected = whole[torch.arange(3)[:, None], at]
-    assert torch.allclose(some, expected, rtol=0, atol=1e-6 * float(expected.detach().abs().max()))
-    assert torch.allclose(model(TOKENS, at=at[:, 0]), some[:, 0], rtol=0, atol=1e-7)
+    assert_close(some, expected)
+    assert_close(model(TOKENS, at=at[:, 0]), some[:, 0])
+    assert model(TOKENS, at=at[:, :0]).shape == (3, 0, 40)
 
 
 @pytest.mark.parametrize("mixer", MIXERS.names())
@@ -81,7 +88,7 @@ def test_resuming_from_a_block_is_running_from_the_start(mixer: str) -> None:
     for tap in model.taps().values():
         tap.listener = None
     at = torch.tensor([3, 18, 0])
-    for i in range(3):
+    for i in range(3):  # to the bit: the very same calls
         assert torch.equal(model.resume(i, inputs[i]), logits)
         assert torch.equal(model.resume(i, inputs[i], at), model(TOKENS, at=at))
 
@@ -98,8 +105,8 @@ def test_replacing_a_site_by_itself_changes_nothing(mixer: str) -> None:
             return x.clone()
 
         tap.listener = clone
-        assert torch.allclose(model(TOKENS), plain, rtol=0, atol=1e-6 * float(plain.detach().abs().max())), site
-        assert torch.allclose(model(TOKENS, at=torch.full((3,), 18)), plain[:, 18], rtol=0, atol=1e-6), site
+        assert_close(model(TOKENS), plain, site)
+        assert_close(model(TOKENS, at=torch.full((3,), 18)), plain[:, 18], site)
         tap.listener = None
         assert len(shapes) == 2, site  # each site happens once in a pass
         assert len(shapes[0]) == len(tap.shape.split()), site
@@ -110,13 +117,15 @@ def test_replacing_a_site_by_itself_changes_nothing(mixer: str) -> None:
 
 @pytest.mark.parametrize("mixer", MIXERS.names())
 def test_every_writable_site_matters(mixer: str) -> None:
-    model = lm(mixer)
+    """In double precision, because with initial weights some sites matter little, and rounding must not count."""
+    model = lm(mixer).double()
     plain = model(TOKENS)
     for site, tap in model.taps().items():
-        tap.listener = lambda x: x + 1
-        changed = not torch.equal(model(TOKENS), plain)
+        # Not the same everywhere: a constant that is added to all keys, say, cancels in the softmax.
+        tap.listener = lambda x: x + torch.linspace(0, 1, x.numel()).view_as(x)
+        change = float((model(TOKENS) - plain).detach().abs().max() / plain.detach().abs().max())
         tap.listener = None
-        assert changed != tap.readonly, site
+        assert change < 1e-12 if tap.readonly else change > 1e-9, f"{site}: {change}"
 
 
 def test_sites_of_a_mamba_in_order() -> None:
@@ -177,7 +186,7 @@ def test_saved_and_loaded_weights_give_the_same_logits(mixer: str, tmp_path: Pat
     weights = {name: value.clone() for name, value in first.state_dict().items()}
     save_file(weights, tmp_path / "w.safetensors")
     second.load_state_dict(load_file(tmp_path / "w.safetensors"))
-    assert torch.equal(first(TOKENS), second(TOKENS))
+    assert torch.equal(first(TOKENS), second(TOKENS))  # the very same calls
 
 
 def test_a_seed_fixes_the_weights_and_leaves_torch_alone() -> None:
@@ -195,7 +204,7 @@ def test_positions_are_as_asked() -> None:
     assert lm("mamba", positions="learned").embed_positions is not None
     none = lm("attention", 1, positions="none")
     same = torch.full((1, 9), 7)
-    assert torch.allclose(none(same)[:, 0], none(same)[:, 8], atol=1e-6)  # nothing tells positions apart
+    assert_close(none(same)[:, 0], none(same)[:, 8])  # nothing tells positions apart
     rotary = lm("attention", 2, positions="rotary")
     assert rotary.embed_positions is None
     mixer: Any = rotary.blocks[0].mixer
@@ -241,7 +250,7 @@ def test_any_module_can_be_the_mixer() -> None:
     assert "blocks.1.mixer.seen" in model.sites()
     assert model.state_size(10) is None
     at = torch.tensor([4, 5, 6])
-    assert torch.allclose(model(TOKENS, at=at), model(TOKENS)[torch.arange(3), at], atol=1e-6)
+    assert_close(model(TOKENS, at=at), model(TOKENS)[torch.arange(3), at])
     default_std = 16**-0.5 / 3**0.5
     mixer: Any = model.blocks[0].mixer
     assert float(mixer.linear.weight.detach().std()) == pytest.approx(default_std, rel=0.15)

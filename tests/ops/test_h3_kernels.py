@@ -17,7 +17,7 @@ from mecheval.ops.h3_kernels import (
 )
 from mecheval.ops.long_conv import FOURIER_FROM
 from mecheval.ops.queries import take
-from ops.agreement import LENGTHS, assert_agree, assert_close, assert_same_alone, gradients, positions, random
+from ops.agreement import EPS, LENGTHS, assert_agree, assert_close, assert_same_alone, gradients, positions, random
 
 LONG = FOURIER_FROM + 3
 
@@ -71,6 +71,17 @@ def test_diagonal_is_reference(length: int) -> None:
     assert_agree(partial(diagonal_kernel, length=length), partial(diagonal_kernel_reference, length=length), inputs)
 
 
+@pytest.mark.parametrize("length", [300, 2048])
+def test_the_diagonal_reference_is_as_precise_in_single_precision(length: int) -> None:
+    """Angles grow with the length; their errors must not."""
+    inputs, reference = diagonal_inputs(3, 70), partial(diagonal_kernel_reference, length=length)
+    found = gradients(reference, inputs)
+    assert {x.dtype for x in found} == {torch.float32}
+    assert_close(found, gradients(reference, [x.double() for x in inputs]))
+    [value], [exact] = found[:1], gradients(reference, [x.double() for x in inputs])[:1]
+    assert (value - exact).abs().max() <= 2 * EPS * exact.abs().max()
+
+
 @pytest.mark.parametrize(("heads", "width"), [(3, 1), (5, 2), (40, 2), (2, 3)])
 @pytest.mark.parametrize("length", [*LENGTHS, LONG])
 def test_mix_is_reference(length: int, heads: int, width: int) -> None:
@@ -86,6 +97,7 @@ def test_positions_are_a_choice_of_outputs(length: int) -> None:
 
 
 def test_causal_and_alone() -> None:
+    """To the bit: our own loop makes the same operations for every document, and later tokens meet zeros."""
     q, k, v, kernel, D = mix_inputs(3, 30, 40, 2)
     after = (torch.arange(30) >= 17)[:, None, None]
     changed = h3_mix(q + after, k + after, v + after, kernel, D)
@@ -99,7 +111,7 @@ def test_strided_inputs_and_single_gradients() -> None:
     strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
     assert_close(gradients(h3_mix, [*strided, kernel, D]), wanted)
     assert_close(gradients(lambda D: h3_mix(q, k, v, kernel, D), [D]), [wanted[0], wanted[5]])
-    with torch.no_grad():
+    with torch.no_grad():  # the very same loop
         assert torch.equal(h3_mix(q.requires_grad_(), k, v, kernel, D), wanted[0])
 
 

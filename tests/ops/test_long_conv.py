@@ -40,6 +40,7 @@ def test_positions_are_a_choice_of_outputs(length: int) -> None:
 
 @pytest.mark.parametrize(("length", "tolerance"), [(30, 0.0), (LONG, 1e-5)])
 def test_causal(length: int, tolerance: float) -> None:
+    """To the bit in our own loop, where later tokens meet zeros; a Fourier transform spreads its rounding over all."""
     x, k = inputs(2, length, 7)
     later = x.clone()
     later[:, 17:] += 1
@@ -49,6 +50,7 @@ def test_causal(length: int, tolerance: float) -> None:
 
 @pytest.mark.parametrize("length", [30, LONG])
 def test_alone(length: int) -> None:
+    """To the bit: our own loop goes through documents one by one, and so do calls of the Fourier transform."""
     x, k = inputs(3, length, 40)
     assert_same_alone(lambda documents: long_conv(x[documents], k), 3)
 
@@ -60,7 +62,7 @@ def test_strided_inputs_and_single_gradients(length: int) -> None:
     strided = [x.transpose(1, 2).contiguous().transpose(1, 2), k.t().contiguous().t()]
     assert_close(gradients(long_conv, strided), wanted)
     assert_close(gradients(lambda k: long_conv(x, k), [k]), [wanted[0], wanted[2]])
-    with torch.no_grad():
+    with torch.no_grad():  # the very same calls
         assert torch.equal(long_conv(x.requires_grad_(), k), wanted[0])
 
 

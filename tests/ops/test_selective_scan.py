@@ -72,6 +72,7 @@ def test_reference_gradients_are_numerical_gradients(at: Tensor | None) -> None:
 
 
 def test_causal() -> None:
+    """To the bit: our own loop has not read later tokens yet."""
     u, dt, A, B, C = inputs(2, 30, 7)
     later = [x.clone() for x in (u, dt, B, C)]
     for x in later:
@@ -82,6 +83,7 @@ def test_causal() -> None:
 
 
 def test_alone() -> None:
+    """To the bit: our own loop goes through documents one by one."""
     u, dt, A, B, C = inputs(3, 37, 40)
     assert_same_alone(lambda some: selective_scan(u[some], dt[some], A, B[some], C[some]), 3)
 
@@ -95,10 +97,11 @@ def test_strided_inputs_and_single_gradients() -> None:
         leaves = [x.detach().requires_grad_(j == i) for j, x in enumerate(arguments)]
         out = selective_scan(*leaves)
         (alone,) = torch.autograd.grad(out, leaves[i], random(*out.shape, seed=99))
-        assert torch.equal(alone, wanted[1 + i])
+        assert torch.equal(alone, wanted[1 + i])  # our own loop computes all gradients at once, always
 
 
 def test_no_grad_gives_the_same_bits() -> None:
+    """Our own loop; whether it keeps states for the backward pass changes none."""
     leaves = [x.requires_grad_() for x in inputs(2, 19, 6)]
     with torch.no_grad():
         quiet = selective_scan(*leaves)

@@ -18,7 +18,7 @@ def inputs(batch: int, length: int, channels: int, taps: int) -> list[Tensor]:
 
 def test_worked_by_hand() -> None:
     x, weight, bias = torch.tensor([[[1.0], [2.0], [3.0]]]), torch.tensor([[[10.0, 1.0]]]), torch.tensor([0.5])
-    wanted = torch.tensor([1.5, 12.5, 23.5])
+    wanted = torch.tensor([1.5, 12.5, 23.5])  # halves, which no order of additions rounds
     assert torch.equal(short_conv(x, weight, bias).flatten(), wanted)
     assert torch.equal(short_conv_reference(x, weight, bias).flatten(), wanted)
 
@@ -44,6 +44,7 @@ def test_positions_are_a_choice_of_outputs() -> None:
 
 
 def test_causal_and_alone() -> None:
+    """To the bit: our own loop makes the same operations for every document, whatever its later tokens."""
     x, weight, bias = inputs(3, 30, 20, 4)
     y = short_conv(x, weight, bias)
     later = x.clone()
@@ -58,7 +59,7 @@ def test_strided_inputs_and_single_gradients() -> None:
     strided = x.transpose(1, 2).contiguous().transpose(1, 2)
     assert_close(gradients(short_conv, [strided, weight, bias]), wanted)
     assert_close(gradients(lambda w: short_conv(x, w, bias), [weight]), [wanted[0], wanted[2]])
-    with torch.no_grad():
+    with torch.no_grad():  # the very same loop
         assert torch.equal(short_conv(x.requires_grad_(), weight, bias), wanted[0])
 
 

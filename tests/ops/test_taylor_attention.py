@@ -14,7 +14,7 @@ from mecheval.ops.taylor_attention import (
     taylor_features,
     taylor_states,
 )
-from ops.agreement import LENGTHS, assert_agree, assert_close, assert_same_alone, gradients, positions, random
+from ops.agreement import LENGTHS, assert_agree, assert_close, assert_close_alone, gradients, positions, random
 
 LONG = LINEAR_FROM + 3
 
@@ -67,11 +67,14 @@ def test_positions_are_a_choice_of_outputs(length: int) -> None:
 
 @pytest.mark.parametrize("length", [30, LONG])
 def test_causal_and_alone(length: int) -> None:
+    """To rounding: products over the batch and over all keys, also those with weight zero, are a library's."""
     q, k, v = inputs(3, length, 2)
     after = (torch.arange(length) >= 17)[:, None, None]
     changed = taylor_attention(q + after, k + after, v + after)
-    assert torch.equal(changed[:, :17], taylor_attention(q, k, v)[:, :17])
-    assert_same_alone(lambda documents: taylor_attention(q[documents], k[documents], v[documents]), 3)
+    before = taylor_attention(q, k, v)
+    assert_close([changed[:, :17]], [before[:, :17]])
+    assert not torch.allclose(changed[:, 17], before[:, 17])
+    assert_close_alone(lambda documents: taylor_attention(q[documents], k[documents], v[documents]), 3)
 
 
 @pytest.mark.parametrize("length", [9, LONG])
@@ -79,7 +82,7 @@ def test_single_gradients(length: int) -> None:
     q, k, v = inputs(2, length, 2)
     wanted = gradients(taylor_attention, [q, k, v])
     assert_close(gradients(lambda k: taylor_attention(q, k, v), [k]), [wanted[0], wanted[2]])
-    with torch.no_grad():
+    with torch.no_grad():  # the very same calls
         assert torch.equal(taylor_attention(q.requires_grad_(), k, v), wanted[0])
 
 

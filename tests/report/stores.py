@@ -13,7 +13,7 @@ from mecheval.store.schema import EFFECTS
 from mecheval.studies import STUDIES, study_points
 from mecheval.sweep import Point
 from mecheval.training.probe import probe
-from mecheval.training.weights import save_weights
+from mecheval.training.weights import weights_file
 from training.runs import tiny
 
 EVIL = "<img src=x onerror=window.hacked=1>"
@@ -74,13 +74,8 @@ def weigh(store: Store, config: RunConfig, by_hand: bool = False) -> None:
     large = 1 if by_hand else 4  # so that it is sure of something, if of nothing right
     with folder.exclusive():
         folder.write_config(config.to_yaml())
-        save_weights(
-            folder.weights / "last.safetensors",
-            config,
-            "last",
-            5,
-            {name: large * each for name, each in lm.state_dict().items()},
-        )
+        weights = {name: large * each for name, each in lm.state_dict().items()}
+        folder.write_files({"weights/last.safetensors": weights_file(config, "last", 5, weights)})
         _done(folder, config, config.to_dict(), config.mixer.name, 1.0)
     probe(folder)
 

@@ -118,7 +118,7 @@ def test_status_is_standard_json(folder: RunFolder) -> None:
 
     write_run(folder, dev_loss=float("nan"), test_loss=-float("inf"), lr=0.1)
     saved = json.loads((folder.path / "status.json").read_text(), parse_constant=refuse)
-    assert list(saved) == [column.name for column in RUNS.columns]
+    assert list(saved) == ["sha256", *(column.name for column in RUNS.columns), "files", "replacing"]
     assert (saved["dev_loss"], saved["test_loss"], saved["lr"]) == (None, None, 0.1)
 
 
@@ -158,9 +158,12 @@ def test_a_damaged_status_is_named(folder: RunFolder, damage: str) -> None:
 def test_config_and_environment(folder: RunFolder) -> None:
     with folder.exclusive():
         folder.write_config("lr: 1.0\nname: ü\n")
-        folder.write_environment()
+        folder.write_files(folder.environment_file("training from step 0"))
+        folder.write_files(folder.environment_file("interventions on last, test"))
     assert (folder.path / "config.yaml").read_text(encoding="utf-8") == "lr: 1.0\nname: ü\n"
-    assert json.loads((folder.path / "environment.json").read_text())["python"] == sys.version.split()[0]
+    parts = json.loads((folder.path / "environment.json").read_text())
+    assert list(parts) == ["training from step 0", "interventions on last, test"]
+    assert parts["training from step 0"]["python"] == sys.version.split()[0]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT])
@@ -171,7 +174,7 @@ def test_a_write_that_fails_is_one_line_and_leaves_what_was_there(
     writes: dict[str, Callable[[], None]] = {
         "status.json": lambda: folder.set_status(status="done"),
         "config.yaml": lambda: folder.write_config("lr: 1"),
-        "environment.json": folder.write_environment,
+        "environment.json": lambda: folder.write_files(folder.environment_file("training from step 0")),
         "history.parquet": lambda: folder.write("history", HISTORY[:1]),
     }
 
@@ -181,7 +184,7 @@ def test_a_write_that_fails_is_one_line_and_leaves_what_was_there(
     with folder.exclusive():
         folder.set_status(status="running")
         folder.write_config("lr: 0")
-        folder.write_environment()
+        folder.write_files(folder.environment_file("training from step 0"))
         folder.write("history", HISTORY)
         before = {path: path.read_bytes() for path in folder.path.iterdir()}
         monkeypatch.setattr(os, "fsync", fail)
@@ -223,8 +226,7 @@ def test_rows_are_replaced_where_they_agree_in_the_named_columns(tmp_path: Path)
     folder = write_run(Store(tmp_path).folder(ID))
     first = [EFFECT | {"site": site} for site in ("a", "b")]
     with folder.exclusive():
-        folder.replace("effects", first, ["state", "split"])
-        folder.replace("effects", [EFFECT | {"split": "test"}], ["state", "split"])
-        folder.replace("effects", [EFFECT | {"site": "c"}], ["state", "split"])
+        for rows in (first, [EFFECT | {"split": "test"}], [EFFECT | {"site": "c"}]):
+            folder.replace({"effects": rows}, ["state", "split"], "interventions")
     found = Store(tmp_path).effects()
     assert sorted(zip(found["split"], found["site"], strict=True)) == [("dev", "c"), ("test", EFFECT["site"])]

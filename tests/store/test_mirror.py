@@ -233,7 +233,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         Mirror("nowhere://x")
     (tmp_path / "far").write_text("a file, not a folder")
     begin(tmp_path / "a")
-    with pytest.raises(StoreError, match="cannot write file://") as caught:
+    with pytest.raises(StoreError, match="cannot read file://") as caught:
         Mirror(f"file://{tmp_path}/far").push(RUN, tmp_path / "a")
     assert "\n" not in str(caught.value)
 

@@ -32,7 +32,7 @@ def test_a_row_has_exactly_the_columns() -> None:
         ("TIMESTAMP", "2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5)),
         ("TIMESTAMP", datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=2))), datetime(2026, 1, 1, 22)),
         ("TIMESTAMP", datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 2)),
-        ("JSON", {"a": [1, None]}, {"a": [1, None]}),
+        ("JSON", {"a": {"b": [1, None]}, "seed": 3}, {"a": {"b": [1, None]}, "seed": 3}),
         ("VARCHAR", None, None),
     ],
 )
@@ -53,8 +53,15 @@ def test_values_become_plain_once_and_for_all(kind: str, value: Any, clean: Any)
         ("VARCHAR", 3),
         ("TIMESTAMP", "yesterday"),
         ("JSON", "{}"),
-        ("JSON", {"a": float("nan")}),
-        ("JSON", {"a": object()}),
+        ("JSON", {"a": {"b": float("nan")}}),
+        ("JSON", {"a": {"b": object()}}),
+        ("JSON", {"a": [1]}),
+        ("JSON", {"a": "text"}),
+        ("DOUBLE", 10**400),
+        ("VARCHAR", "x" * 20_001),
+        ("TIMESTAMP", "0001-01-01T00:00:00+14:00"),
+        ("TIMESTAMP", "9999-12-31T23:59:59-14:00"),
+        ("TIMESTAMP", 7),
     ],
 )
 def test_a_value_of_another_type_is_an_error_that_names_the_column(kind: str, value: Any) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from mecheval.store.schema import EFFECTS, HISTORY, RUNS, TABLES, Table
-from mecheval.store.tables import connect, load_files, load_rows, write_parquet
+from mecheval.store.tables import connect, load_files, load_rows, to_parquet
 from store.examples import EFFECT, ID
 from store.examples import HISTORY as WITHOUT_RUN
 
 ROWS: list[dict[str, Any]] = [{"run": ID, **row} for row in WITHOUT_RUN]
+
+
+def write_parquet(path: str | Path, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    Path(path).write_bytes(to_parquet(table, rows, Path(path)))
 
 
 def read(path: Path, table: Table = HISTORY) -> list[dict[str, Any]]:

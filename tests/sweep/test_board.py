@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep import Event, Job
 from mecheval.sweep.board import Tally, board
@@ -54,6 +57,24 @@ def test_a_log_file_gets_a_line_for_each_run_that_ends(tmp_path: Path) -> None:
         "failed    ar · mamba · d 16 · lr 0.003 · seed 1: RuntimeError: [red]no luck[/red]  (3 of 3 runs · 1 failed)"
     )
     assert "\x1b" not in "".join(lines)
+
+
+def test_a_log_keeps_the_lines_of_all_sweeps_with_their_times(tmp_path: Path) -> None:
+    log, screen = tmp_path / "sweep.log", io.StringIO()
+    for _ in range(2):
+        jobs = small_jobs(3)
+        watcher = board(Console(file=screen, width=100), "ar (laptop)", Clock(), log)
+        watcher.begin(jobs, jobs[:2], Store(tmp_path), 2)
+        for event in story(jobs):
+            watcher.event(event)
+        watcher.end()
+    lines = log.read_text().splitlines()
+    assert len(lines) == 10
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ ", line) for line in lines)
+    assert [line[21:] for line in lines[:4]] == screen.getvalue().splitlines()[:4]
+    assert lines[4].endswith("ar (laptop): 3 of 3 runs · 1 failed")
+    with pytest.raises(UserError, match=r"cannot write the log .*: No such file or directory"):
+        board(Console(file=screen), "ar", log=tmp_path / "nowhere" / "sweep.log")
 
 
 def test_a_terminal_gets_a_live_table_and_what_failed_stays(tmp_path: Path) -> None:

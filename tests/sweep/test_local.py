@@ -8,14 +8,17 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from mecheval.mixers.own import Source
 from mecheval.store import Store
 from mecheval.sweep import Event, Job, LocalEngine, Stopped, sweep
 from mecheval.sweep.local import cores
 from sweep.jobs import Heard, Here, bytes_of, small_jobs
+from training.runs import tiny
 
 LONG = {"steps": 400}
 
@@ -167,10 +170,75 @@ PRINTS = """
 
 def test_what_a_mixer_prints_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     jobs = small_jobs(1)
     assert sweep(jobs, Store(tmp_path / "store"), LocalEngine(workers=1), Heard()).failures == ()
     assert Store(tmp_path / "store").folder(jobs[0].run).status()["status"] == "done"
+
+
+MIXER = """
+    import subprocess, sys
+    import helper
+    from torch import nn
+
+    if "mecheval.sweep.worker" in sys.orig_argv:  # what a worker starts is as careful
+        subprocess.run([sys.executable, "-c", "import queue"], check=True)
+
+    class Mine(nn.Module):
+        def __init__(self, d_model):
+            super().__init__()
+            self.project = nn.Linear(d_model, d_model)
+
+        def forward(self, x):
+            return helper.half(self.project(x))
+"""
+
+
+def test_workers_import_nothing_from_the_folder_they_are_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile, mixers = tmp_path / "here", tmp_path / "mixers"
+    for folder in (hostile, mixers):
+        folder.mkdir()
+    for name in ("torch", "queue", "json", "mecheval", "sitecustomize", "helper"):
+        (hostile / f"{name}.py").write_text("open(__file__ + '.executed', 'w').close()")
+    (mixers / "mine.py").write_text(textwrap.dedent(MIXER))
+    (mixers / "helper.py").write_text("def half(x):\n    return x / 2\n")
+    monkeypatch.setenv("MECHEVAL_MIXERS", f"{mixers / 'mine.py'}:Mine")
+    monkeypatch.chdir(hostile)
+    job = Job(tiny(mixer=Source.read(os.environ["MECHEVAL_MIXERS"]).name, steps=5))
+    nice: set[int] = set()
+
+    class Priorities(Heard):
+        def event(self, event: Event) -> None:
+            nice.update(os.getpriority(os.PRIO_PROCESS, child) for child in children(os.getpid()))
+
+    swept = sweep([job], Store(tmp_path / "store"), LocalEngine(workers=1, nice=7), Priorities())
+    assert swept.failures == ()
+    assert list(hostile.glob("*.executed")) == []
+    assert nice == {max(7, os.getpriority(os.PRIO_PROCESS, 0))}
+    words = [Path(sys.executable).with_name("mecheval"), "list", "tasks"]
+    subprocess.run(words, check=True, capture_output=True)
+    assert list(hostile.glob("*.executed")) == []
+
+
+def test_a_run_that_is_held_comes_last_and_is_waited_for(tmp_path: Path) -> None:
+    jobs, heard, store = small_jobs(2), Heard(), Store(tmp_path)
+    with ExitStack() as stack:
+        stack.enter_context(store.folder(jobs[0].run).exclusive())
+
+        class Releases(Heard):
+            def event(self, event: Event) -> None:
+                heard.event(event)
+                if event.kind == "say":
+                    assert [each.run for each in heard.of("end")] == [jobs[1].run]
+                    stack.close()
+
+        assert sweep(jobs, store, LocalEngine(workers=2), Releases()).failures == ()
+    (said,) = heard.of("say")
+    assert f"is being trained by process {os.getpid()} on host" in said.message
+    assert [each.run for each in heard.of("end")] == [jobs[1].run, jobs[0].run]
+    assert children(os.getpid()) == []
 
 
 def test_runs_of_two_threads_have_half_the_workers(tmp_path: Path) -> None:

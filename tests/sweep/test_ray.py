@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from mecheval.errors import UserError
 from mecheval.store import Store, StoreError
 from mecheval.store.mirror import local_copy, open_store
-from mecheval.sweep import ray_task
+from mecheval.sweep import ray_join, ray_task
 from mecheval.sweep.job import Event, Job, work
 from mecheval.sweep.ray_engine import RayEngine, fits
 from training.runs import left_over, published, tiny
@@ -63,6 +65,7 @@ def cluster() -> Iterator[Any]:
     """A head with one core, on which the driver is."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    before = ray_join.set_variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 32})
     from ray.cluster_utils import Cluster
 
     size = {"num_cpus": 1, "object_store_memory": 80_000_000}
@@ -73,6 +76,7 @@ def cluster() -> Iterator[Any]:
         yield started
     finally:
         started.shutdown()  # type: ignore[no-untyped-call]
+        ray_join.set_variables(before)
 
 
 @pytest.fixture
@@ -96,9 +100,14 @@ def test_a_node_dies_and_every_run_ends_as_if_it_never_had(
     tmp_path: Path, cluster: Any, second: Any, expected: dict[str, dict[str, bytes]]
 ) -> None:
     heard: list[Event] = []
+    elsewhere = ExitStack()
+    elsewhere.enter_context(Store(tmp_path).folder(SHORT[0].run).exclusive())
 
     def listen(event: Event) -> None:
         heard.append(event)
+        if "is being trained by process" in event.message:
+            assert sum(event.kind == "end" for event in heard) == len(JOBS) - 1, "only this one is left"
+            elsewhere.close()
         saved = all(list(Store(tmp_path).folder(job.run).checkpoints.glob("*.json")) for job in LONG)
         if saved and second in cluster.list_all_nodes():  # each node is in the middle of one
             cluster.remove_node(second, allow_graceful=False)
@@ -106,6 +115,8 @@ def test_a_node_dies_and_every_run_ends_as_if_it_never_had(
     engine = RayEngine(cluster.address, checkpoint_seconds=0.1)
     assert engine.workers == 2
     engine.run(JOBS, str(tmp_path), listen)
+    assert [event.run for event in heard if event.kind == "say"][-1] == SHORT[0].run, "it was waited for"
+    assert not any("asks for no token" in event.message for event in heard)
     ends = [event for event in heard if event.kind == "end"]
     assert sorted(event.run for event in ends) == sorted(job.run for job in JOBS)
     assert {event.status for event in ends} == {"done"}
@@ -129,9 +140,14 @@ class Driver:
         given = {"jobs": [job.to_dict() for job in jobs], "store": str(store), "address": cluster.address}
         given["seconds"] = checkpoint_seconds
         self.heard: list[Event] = []
+        hostile = store.parent / "hostile"
+        hostile.mkdir(exist_ok=True)
+        for name in ("torch", "queue", "mecheval"):  # in the driver's folder: no worker may import them
+            (hostile / f"{name}.py").write_text("raise SystemExit('a file that only lies there was executed')")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, json.dumps(given)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+            [sys.executable, "-P", "-c", DRIVER, json.dumps(given)],
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=hostile,
+        )  # fmt: skip
 
     def listen(self, until: Callable[[list[Event]], bool]) -> None:
         assert self.process.stdout is not None
@@ -155,6 +171,7 @@ class Driver:
 def test_a_driver_that_is_stopped_or_killed_goes_on_where_it_was(
     tmp_path: Path, cluster: Any, second: Any, expected: dict[str, dict[str, bytes]]
 ) -> None:
+    tmp_path /= "store"
     long, jobs, store = LONG[0].run, [LONG[0], *SHORT[:3]], Store(tmp_path)
     stopped = Driver(cluster, tmp_path, jobs, checkpoint_seconds=1000)
     stopped.listen(lambda heard: heard[-1].run == long and heard[-1].step > 0)
@@ -173,9 +190,11 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_where_it_was(
     done = stopped.ended() | killed.ended()
     times = {run: (store.folder(run).path / "status.json").stat().st_mtime_ns for run in done}
     assert 0 < len(done) < len(jobs)
+    assert len(list(tmp_path.glob(".sweep-*"))) == 1, "the killed one could not remove its file"
 
     last = Driver(cluster, tmp_path, jobs, checkpoint_seconds=0.1)
     assert last.finish() == 0
+    assert list(tmp_path.glob(".sweep-*")) == [], "its successor did"
     assert done.isdisjoint(event.run for event in last.heard)
     assert {run: (store.folder(run).path / "status.json").stat().st_mtime_ns for run in done} == times
     assert results(store, jobs) == some(expected, jobs)
@@ -214,9 +233,11 @@ def test_a_worker_that_always_dies_is_given_up(tmp_path: Path, cluster: Any, mon
         os._exit(1)
 
     monkeypatch.setattr(ray_engine, "task", dies)
+    monkeypatch.setattr(ray_join, "_asks_for_token", lambda head: False)
     heard: list[Event] = []
     RayEngine(cluster.address, tries=2).run(SHORT[:1], str(tmp_path), heard.append)
-    assert [event.kind for event in heard] == ["say", "end"]
+    assert [event.kind for event in heard] == ["say", "say", "end"]
+    assert heard[0].message.startswith(f"the Ray cluster at {cluster.address} asks for no token: whoever reaches it")
     assert heard[-1].status == "failed"
     assert heard[-1].message == "its worker died (WorkerCrashedError), 2 times"
 
@@ -247,6 +268,56 @@ def test_a_store_that_a_node_does_not_see(tmp_path: Path, monkeypatch: pytest.Mo
         ray_task.check_shared(str(tmp_path), ".sweep-1")
     (tmp_path / ".sweep-1").touch()
     ray_task.check_shared(str(tmp_path), ".sweep-1")
+
+
+def test_a_ray_of_ones_own_answers_only_here_and_only_with_its_token(tmp_path: Path, cluster: Any) -> None:
+    import ray
+
+    names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", ray_join.LOOPBACK)
+    before = {name: os.environ.get(name) for name in names}
+    engine = RayEngine(None)
+    try:
+        head = ray.get_runtime_context().gcs_address
+        (node,) = ray.nodes()
+        ports = {int(head.rpartition(":")[2]), node["NodeManagerPort"], node["ObjectManagerPort"]}
+        heard_at = {address for address, port in listening() if port in ports}
+        assert heard_at <= {"0100007F", "0000000000000000FFFF00000100007F"}, "127.0.0.1, also as IPv6 writes it"
+        assert len(heard_at) > 0
+        assert ray_join._asks_for_token(head)
+        assert os.environ["RAY_AUTH_TOKEN"] != before["RAY_AUTH_TOKEN"], "a token of its own"
+    finally:
+        engine._connection.leave()
+    assert {name: os.environ.get(name) for name in names} == before
+
+
+def listening() -> list[tuple[str, int]]:
+    """Addresses, as the kernel writes them, and ports of this machine to which one can connect."""
+    lines = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()]
+    places = [words[1].split(":") for words in lines if words[3] == "0A"]
+    return [(address, int(port, 16)) for address, port in places]
+
+
+def test_a_cluster_that_answers_without_a_token_is_told_from_one_that_does_not() -> None:
+    grpc = pytest.importorskip("grpc")
+
+    def answer(call: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers([Answers(answer)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert not ray_join._asks_for_token(f"127.0.0.1:{port}")
+    finally:
+        server.stop(None).wait()
+
+
+class Answers:
+    """A gRPC handler for all methods."""
+
+    def __init__(self, service: Callable[[Any], Any]) -> None:
+        self.service = service
 
 
 def test_a_node_takes_as_many_jobs_as_fit() -> None:

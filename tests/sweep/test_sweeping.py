@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from mecheval.store import Store
+from mecheval.store import Store, StoreError
 from mecheval.sweep import Event, Job, Stopped, sweep
+from mecheval.sweep.estimate import Estimate
 from mecheval.sweep.job import Tell
+from mecheval.sweep.standing import standing
 from sweep.jobs import Heard, Here, small_jobs
 
 
@@ -90,6 +95,56 @@ def test_the_watcher_ends_also_when_the_sweep_is_stopped(tmp_path: Path) -> None
     with pytest.raises(Stopped):
         sweep(small_jobs(1), Store(tmp_path), Stops(), heard)
     assert heard.ended
+
+
+@pytest.mark.parametrize("problem", [errno.EROFS, errno.ENOSPC, errno.EACCES])
+def test_a_store_that_cannot_be_written_is_refused_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int
+) -> None:
+    def refuse(**given: object) -> None:
+        raise OSError(problem, os.strerror(problem))
+
+    engine, jobs = Here(), small_jobs(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(tempfile, "TemporaryFile", refuse)
+        with pytest.raises(StoreError, match=rf"cannot write to the store .*: {os.strerror(problem)}\."):
+            sweep(jobs, Store(tmp_path), engine, Heard())
+    assert engine.worked_on == []
+
+
+def test_a_store_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "runs").touch()
+    for name, problem in (
+        ("file", "is a file, not a folder"), ("file/store", "is a file, not a folder"), ("half", "is a file"),
+        ("link", "is a link to .*gone, not there"), ("link/store", "is a link to"), ("round", "is a link to"),
+    ):  # fmt: skip
+        with pytest.raises(StoreError, match=problem) as refused:
+            sweep(small_jobs(1), Store(tmp_path / name), Here(), Heard())
+        assert "\n" not in str(refused.value)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_how_far_a_sweep_is(tmp_path: Path) -> None:
+    store, jobs = Store(tmp_path), small_jobs(4)
+    none = standing(jobs, store, 2)
+    assert (none.runs, none.done, none.running, none.failed, none.left) == (4, 0, (), 0, 4)
+    sweep(jobs[:1], store, Here(), Heard())
+    for job, status in zip(jobs[1:3], ("failed", "running"), strict=True):
+        store.folder(job.run).path.mkdir(parents=True)
+        store.folder(job.run).set_status(status=status, step=15, steps=60, seconds=5.0, config=job.config.to_dict())
+    with store.folder(jobs[2].run).exclusive():
+        some = standing(jobs, store, 1)
+    assert (some.done, some.failed, some.left) == (1, 1, 1)
+    assert [(run.run, run.step, run.steps) for run in some.running] == [(jobs[2].run, 15, 60)]
+    assert some.seconds == pytest.approx(2 * 15.0 + Estimate(store.rows()).seconds(jobs[3].config))
+    assert standing(jobs, store, 1).left == 2, "whoever trained it has died"
+    assert standing(jobs, store, 2).seconds < some.seconds
+    done = standing(jobs[:1], store, 1)
+    assert (done.done, done.left, done.seconds) == (1, 0, 0.0)
 
 
 def test_long_runs_come_before_short_ones(tmp_path: Path) -> None:

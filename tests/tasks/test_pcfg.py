@@ -162,8 +162,8 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*none\.json: No such file"):
         Grammar.load(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(UserError, match=r"bad\.json is not valid json"):
+    with pytest.raises(UserError, match=r"bad\.json is not JSON"):
         Grammar.load(tmp_path / "bad.json")
     (tmp_path / "bad.yaml").write_text("a: [")
-    with pytest.raises(UserError, match=r"bad\.yaml is not valid yaml"):
+    with pytest.raises(UserError, match=r"bad\.yaml is not YAML"):
         Grammar.load(tmp_path / "bad.yaml")

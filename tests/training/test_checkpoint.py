@@ -116,7 +116,7 @@ def test_a_checkpoint_holds_all_that_changes() -> None:
         assert (again.step, again.state) == (saved.step, json.loads(json.dumps(saved.state)))
         assert again.tensors.keys() == saved.tensors.keys()
         assert all(torch.equal(again.tensors[name], tensor) for name, tensor in saved.tensors.items())
-        assert fresh.advance(data.batch(10)) == state.advance(data.batch(10))
+        assert fresh.advance(data.batch(10)) == state.advance(data.batch(10))  # the very same calls
 
 
 def test_a_torn_folder_without_status_is_begun_anew(tmp_path: Path) -> None:

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 import mecheval as me
+from mecheval.digests import run_id
 from mecheval.errors import UserError
 from mecheval.training import Interrupted, train
 from mecheval.training.export import export
 from mecheval.training.plan import plan
+from mecheval.training.probe import load_run
+from mecheval.training.weights import weights_file
 from training.runs import SignalAt, tiny
 
 
@@ -24,7 +29,7 @@ def test_an_exported_model_needs_no_other_file(tmp_path: Path) -> None:
     written = export(folder, tmp_path / "model", "best")
     assert sorted(path.name for path in written.iterdir()) == ["README.md", "config.yaml", "model.safetensors"]
     shutil.rmtree(tmp_path / "store")
-    assert torch.equal(me.load_lm(written)(tokens), before)
+    assert torch.equal(me.load_lm(written)(tokens), before)  # the very same calls
     (written / "config.yaml").unlink()
     assert torch.equal(me.load_lm(written)(tokens), before)
 
@@ -80,3 +85,43 @@ def test_a_plan_trains_and_writes_nothing(tmp_path: Path) -> None:
     later = plan(config, store)
     assert (later.status, later.step) == ("interrupted", 400)
     assert later.seconds == pytest.approx(600 * later.step_seconds + 60 * later.evaluation_seconds)
+
+
+def test_weights_that_are_not_what_they_say_are_refused(tmp_path: Path) -> None:
+    config = tiny(steps=2, every=2)
+    folder = train(config, tmp_path)
+    path = folder.weights / "last.safetensors"
+    whole = path.read_bytes()
+    other = weights_file(tiny(seed=1), "last", 2, dict(tiny(seed=1).build_lm().state_dict()))
+    for content in (whole[:-3] + bytes([whole[-3] ^ 4]) + whole[-2:], other):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="does not match its checksum"):
+            load_run(folder)
+    path.write_bytes(whole)
+    damaged = tmp_path / "copy.safetensors"  # outside a store, the file vouches for itself
+    damaged.write_bytes(whole[:-3] + bytes([whole[-3] ^ 4]) + whole[-2:])
+    with pytest.raises(UserError, match="its tensors do not match their checksum"):
+        me.load_lm(damaged)
+    with folder.exclusive():
+        folder.write_files({"weights/last.safetensors": other})  # sealed, and a lie all the same
+    with pytest.raises(UserError, match="it holds the last state of run"):
+        load_run(folder)
+
+
+def test_no_file_is_opened_for_a_grammar_in_a_header(tmp_path: Path) -> None:
+    config = tiny()
+    claimed: dict[str, Any] = config.to_dict() | {"task": {"name": "atr", "grammar": "/etc/passwd"}}
+    origin = {"run": run_id(claimed), "state": "last", "step": 1, "config": claimed}
+    path = tmp_path / "received.safetensors"
+    path.write_bytes(save(dict(config.build_lm().state_dict()), metadata={"mecheval": json.dumps(origin)}))
+    with pytest.raises(UserError, match="names a grammar file; a header holds the grammar itself"):
+        me.load_lm(path)
+
+
+def test_a_model_without_scores_is_exported_all_the_same(tmp_path: Path) -> None:
+    folder = train(tiny(steps=2, every=2), tmp_path)
+    with folder.exclusive():
+        folder.write("evaluations", [])
+        folder.set_status(parameters=None)
+    written = export(folder, tmp_path / "out")
+    assert "Its scores are not in the store." in (written / "README.md").read_text()

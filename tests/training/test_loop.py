@@ -23,6 +23,7 @@ from mecheval.tasks import TASKS
 from mecheval.training import Interrupted, train
 from mecheval.training.data import evaluation_set
 from mecheval.training.evaluate import evaluate
+from mecheval.training.loop import alone
 from mecheval.training.watch import Quiet
 from training.runs import Recorder, SignalAt, in_child, outcome, published, tiny
 
@@ -55,6 +56,7 @@ def fuse(monkeypatch: pytest.MonkeyPatch) -> type[Fuse]:
 
 @pytest.mark.parametrize("task", TASKS.names())
 def test_the_same_config_gives_the_same_bytes_however_many_train_at_once(task: str, tmp_path: Path) -> None:
+    """On one machine, where all make the same calls on the same shapes."""
     options = {"pairs": 3} if task == "ar" else {"max_length": 16}
     base = {name: value for name, value in tiny().to_dict().items() if name not in ("task", "mixer")}
     configs = [
@@ -91,7 +93,8 @@ def test_history_evaluations_and_weights_fit_together(tmp_path: Path) -> None:
     for state in ("last", "best"):
         lm = me.load_lm(folder.weights / f"{state}.safetensors")
         for split in ("dev", "test"):
-            scores = evaluate(lm, evaluation_set(config, task, split))
+            with alone(config.machine.threads):  # as in training, so that all sums are the same
+                scores = evaluate(lm, evaluation_set(config, task, split))
             [row] = evaluations.query(f"state == '{state}' and split == '{split}'").to_dict("records")
             assert (row["likelihood"], row["accuracy"], row["loss"], row["n"]) == tuple(vars(scores).values())
     best = history.sort_values(["dev_accuracy", "dev_likelihood", "step"], ascending=[False, False, True]).iloc[0]
@@ -117,11 +120,15 @@ def test_the_rows_of_the_history_average_the_loss_and_name_the_rate(tmp_path: Pa
 
 
 def test_the_step_is_adamws(tmp_path: Path) -> None:
-    """Three steps against the formulas of the optimiser, written out."""
-    config = tiny(steps=3, every=3, warmup=0.0, decay="constant", weight_decay=0.1)
+    """Three steps against the formulas of the optimiser, written out.
+
+    In double precision: a step divides a gradient by its own size, and with it the rounding of the products, which differ
+    here (all positions) from those in training (only where there is loss). Errors of 1e-16 over eps = 1e-8 are left.
+    """
+    config = tiny(steps=3, every=3, warmup=0.0, decay="constant", weight_decay=0.1, dtype="float64")
     folder = train(config, tmp_path)
     task = config.build_task()
-    lm, documents = config.build_lm(task), task.sample(24, "train", 0)
+    lm, documents = config.build_lm(task).double(), task.sample(24, "train", 0)
     moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in lm.named_parameters()}
     lr, b1, b2 = config.optimiser.lr, 0.9, 0.999
     for t in (1, 2, 3):
@@ -138,7 +145,7 @@ def test_the_step_is_adamws(tmp_path: Path) -> None:
                 p.mul_(1 - lr * 0.1).sub_(lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + 1e-8))
     trained = load_file(folder.weights / "last.safetensors")
     for name, p in lm.named_parameters():
-        torch.testing.assert_close(trained[name], p.detach(), rtol=0, atol=2e-3 * lr)
+        torch.testing.assert_close(trained[name], p.detach(), rtol=0, atol=1e-6 * lr)
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
@@ -291,7 +298,7 @@ def test_every_mixer_trains_in_double_precision_too(mixer: str, tmp_path: Path) 
     folder = train(tiny(mixer=mixer, dtype="float64", steps=3, every=3, clip=1.0), tmp_path)
     weights = load_file(folder.weights / "last.safetensors")
     assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.float64}
-    assert json.loads((folder.path / "environment.json").read_text())["cores"] >= 1
+    assert json.loads((folder.path / "environment.json").read_text())["training from step 0"]["cores"] >= 1
 
 
 def test_clipping_bounds_the_gradient(tmp_path: Path) -> None:

@@ -1,33 +1,69 @@
-"""The command line: parse, call, print."""
+"""The command line: parse, call, print.
+
+Only `main` stands here, and nothing slow is imported before it has said what Ctrl-C does.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
+from types import FrameType
 
-from mecheval.cli import (  # noqa: F401 (each adds its commands)
-    compare,
-    drawings,
-    evaluate,
-    interventions,
-    models,
-    quickstart,
-    report,
-    runs,
-    studies,
-    tasks,
-)
-from mecheval.cli.app import app
-from mecheval.errors import UserError
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Stop:
+    """What a signal does: once, it unwinds the command so that everything is put away; twice, it ends it."""
+
+    came: int | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.came is not None:
+            os._exit(128 + number)
+        self.came = number
+        raise KeyboardInterrupt
+
+    def unraisable(self, problem: sys.UnraisableHookArgs) -> None:
+        """Python could only drop an exception, as in a destructor; if it was the signal's, the command ends here."""
+        if self.came is None:
+            sys.__unraisablehook__(problem)
+        else:
+            os._exit(self.tell())
+
+    def tell(self, said: str = "") -> int:
+        """Say that the command was stopped; its exit code."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            sys.stderr.write(f"{said or 'stopped.'}\n")
+            sys.stderr.flush()
+        except OSError:  # the terminal is gone, too
+            pass
+        return 128 + (self.came or signal.SIGINT)
 
 
 def main() -> None:
-    """Run the command; what the user got wrong is one line and exit code 2."""
+    """Run the command; what the user got wrong is one line and exit code 2, a signal one line and 128 + its number."""
+    stop = _Stop()
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    hook, sys.unraisablehook = sys.unraisablehook, stop.unraisable
     try:
-        app()
-    except UserError as error:
-        sys.stderr.write(f"mecheval: {error}\n")
-        sys.exit(2)
-    except BrokenPipeError:  # e.g. `mecheval ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        from mecheval.cli.commands import run
+
+        code = run(sys.argv[1:])
+        if stop.came is not None:  # something has swallowed it
+            code = stop.tell()
+    except KeyboardInterrupt as interrupt:
+        code = stop.tell(str(interrupt))
+    except BaseException:
+        if stop.came is None:
+            raise
+        code = stop.tell()  # a library has made another exception of it
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)  # no traceback while Python ends
+    sys.exit(code)

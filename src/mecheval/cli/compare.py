@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, print_json, tell
+from mecheval.cli.app import AsJson, app, aside, console, print_json
+from mecheval.cli.clean import write
 from mecheval.cli.studies import ALL, Scale, Seeds, StoreAddress
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
@@ -47,7 +47,7 @@ def compare(
     """Put a study's results beside the paper's numbers, and say which of its claims they bear out."""
     with aside.status("loading"):
         from mecheval.store.mirror import open_store
-        from mecheval.store.snapshot import problems_of, snapshot_of
+        from mecheval.store.snapshot import snapshot_of
         from mecheval.studies import STUDIES
 
     if study not in (*STUDIES, ALL):
@@ -60,11 +60,10 @@ def compare(
         names = list(STUDIES) if study == ALL else [study]
         opened = snapshot_of(open_store(store), "effects", "verdicts")
         compared = [_compare(STUDIES[name], scale, seeds, opened) for name in names]
-    tell(problems_of(opened))
     if as_json:
         print_json([_data(one, scale, table) for one in compared])
     elif csv:
-        sys.stdout.write(_csv(compared, table))
+        write(_csv(compared, table))
     else:
         for one in compared:
             _show(one, scale, table)

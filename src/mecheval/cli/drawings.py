@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options, tell
+from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options
 from mecheval.cli.interventions import Split, State
 from mecheval.cli.runs import Run, StorePath
 from mecheval.cli.studies import Scale, Seeds, StoreAddress
@@ -60,7 +60,7 @@ def example(
     site: Annotated[
         str | None, typer.Option(help="A site, see `mecheval list sites`; default: the input of layer 1.")
     ] = None,
-    top: Annotated[int, typer.Option(help="How many answers to show.")] = 3,
+    top: Annotated[int, typer.Option(max=1000, help="How many answers to show.")] = 3,
     store: StorePath = Path(DEFAULT_STORE),
     save: Save = Path("example.svg"),
 ) -> None:
@@ -96,16 +96,11 @@ def mechanisms(
     from mecheval.figures.mechanism_rows import mechanism_rows
     from mecheval.figures.mechanisms import mechanisms_figure
     from mecheval.store import Store
-    from mecheval.store.snapshot import problems_of, snapshot_of
 
     figures.check_suffix(save)
     with aside.status("reading"):
         among = _runs_of(study, scale, seeds) if study is not None else None
-        opened = snapshot_of(Store(store), "effects", "verdicts")
-        try:
-            rows = mechanism_rows(opened, task, among)
-        finally:
-            tell(problems_of(opened))
+        rows = mechanism_rows(Store(store), task, among)
     _write(mechanisms_figure(rows, f"Who stores the association where: {task}"), save)
 
 
@@ -127,7 +122,7 @@ def draw_study(
     """Draw a study's figure from what the store has of it."""
     from mecheval import figures
     from mecheval.store.mirror import open_store
-    from mecheval.store.snapshot import USUAL, problems_of, snapshot_of
+    from mecheval.store.snapshot import snapshot_of
     from mecheval.studies import charts, get_study, results, study_points
 
     study = get_study(name)
@@ -135,9 +130,8 @@ def draw_study(
     path = save or Path(f"{wanted}.svg")
     figures.check_suffix(path)
     with aside.status("reading"):
-        opened = snapshot_of(open_store(store), *USUAL)
+        opened = snapshot_of(open_store(store), "history", "effects", "verdicts")
         drawn = charts(study, results(study, study_points(study, scale, seeds), opened), opened, scale)
-    tell(problems_of(opened))
     if wanted not in drawn:
         raise UserError(f"the store has no learning curves of {name}; `mecheval study {name}` makes them.")
     _write(drawn[wanted], path)

@@ -9,7 +9,7 @@ import typer
 
 from mecheval.cli.app import AsJson, Set, app, aside, console, given_options, print_json, stoppable
 from mecheval.cli.runs import StorePath
-from mecheval.cli.studies import Scale, Seeds, rates_of
+from mecheval.cli.studies import Scale, Seeds, Workers, rates_of
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
@@ -27,7 +27,7 @@ def evaluate(
     seeds: Seeds = 1,
     lr: Annotated[str | None, typer.Option(help="Learning rates, with commas between; default: the scale's.")] = None,
     compare: Annotated[bool, typer.Option("--compare/--no-compare", help="With the built-in mixers.")] = True,
-    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: one a core.")] = None,
+    workers: Workers = None,
     store: StorePath = Path(DEFAULT_STORE),
     report: Annotated[Path, typer.Option(help="Write a report on the store into this HTML file.")] = Path(
         "report.html"

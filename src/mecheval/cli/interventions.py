@@ -37,9 +37,8 @@ def intervene(
     """Put clean activations into corrupted runs, at every site and role, and say what mechanism that shows."""
     with aside.status("loading"):
         from mecheval import figures, show_effects
-        from mecheval.config import RunConfig
         from mecheval.store import Store
-        from mecheval.training.probe import probe
+        from mecheval.training.probe import probe, run_config_of
 
     if sites not in SITES:
         raise UnknownName("choice of sites", sites, SITES)
@@ -48,7 +47,7 @@ def intervene(
     if save is not None:
         figures.check_suffix(save)
     folder = Store(store).find(run)
-    config = RunConfig.load(folder.path / "config.yaml")
+    config = run_config_of(folder)
     began = time.monotonic()
     with aside.status("intervening"):
         effects, found = probe(folder, state, split, n)
@@ -82,7 +81,7 @@ def explain(
     split: Split = "test",
     site: Annotated[list[str] | None, typer.Option(help="A site, see `mecheval list sites`; may be repeated.")] = None,
     roles: Annotated[str, typer.Option(help="Roles, with commas between.")] = "key,value,next_key,query",
-    top: Annotated[int, typer.Option(help="How many answers to show.")] = 3,
+    top: Annotated[int, typer.Option(max=1000, help="How many answers to show.")] = 3,
     store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, AsJson, Set, console, given_options, lists, print_json, tell
+from mecheval.cli.app import ANY_OPTION, AsJson, Set, console, from_to, given_options, lists, print_json, tell
 
 
 @lists.command("mixers")
@@ -26,7 +26,7 @@ def list_mixers(as_json: AsJson = False) -> None:
 def list_sites(
     context: typer.Context,
     mixer: Annotated[str, typer.Option(help="A mixer of `mecheval list mixers`.")] = "attention",
-    layers: Annotated[int, typer.Option(help="Layers of the model.")] = 2,
+    layers: Annotated[int, typer.Option(callback=from_to(1, 100), help="Layers of the model.")] = 2,
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from mecheval.cli.app import AsJson, app, aside, console, print_json, stoppable, tell_failures
 from mecheval.cli.runs import StorePath
+from mecheval.cli.studies import Workers
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
 
@@ -24,7 +25,7 @@ LEGEND = (
 def quickstart(
     store: StorePath = Path(DEFAULT_STORE),
     report: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
-    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: one a core.")] = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Train seven mixers on associative recall, intervene on them, name their mechanisms: a few minutes.

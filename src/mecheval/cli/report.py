@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mecheval.cli.app import app, aside, console, tell
+from mecheval.cli.app import app, aside, console
 from mecheval.cli.studies import Scale, StoreAddress
 from mecheval.store import DEFAULT_STORE
 
@@ -31,7 +31,6 @@ def report(
     with aside.status("looking into runs and drawing"):
         opened = Snapshot(open_store(store))
         path = write_report(opened, out, scale, title)
-    tell(opened.problems)
     runs = len(opened.rows())
     size = f"{path.stat().st_size / 1e6:.1f} MB, {runs:,} run{'s' * (runs != 1)}"
     console.print(f"wrote {path} ({size})", highlight=False, markup=False, soft_wrap=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, given_options, print_json
+from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, from_to, given_options, print_json
+from mecheval.cli.clean import clean_text, write
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
 
@@ -41,13 +42,15 @@ def train(
     store: StorePath = Path(DEFAULT_STORE),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show config, size and time, and train nothing.")] = False,
     track: Annotated[list[str] | None, typer.Option(help="tensorboard, wandb or wandb-offline.")] = None,
-    checkpoint_seconds: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 30.0,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(callback=from_to(0, 10**7), help="Seconds between checkpoints.")
+    ] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Train a model; again, to continue one. Any option by name: --d-model 64 --lr 3e-3 --set task.pairs=8."""
     with aside.status("loading"):
         from mecheval.config import merge
-        from mecheval.config.plain import load_yaml
+        from mecheval.plain import load_yaml
         from mecheval.store import Store
         from mecheval.training import Interrupted, progress, tracker
         from mecheval.training import train as run
@@ -84,7 +87,7 @@ def _show_plan(config: RunConfig, store: Store, as_json: bool) -> None:
     if as_json:
         print_json({"config": config.to_dict(), **vars(planned)})
         return
-    sys.stdout.write(f"{config.to_yaml()}\n{planned.describe()}\n")
+    sys.stdout.write(clean_text(f"{config.to_yaml()}\n{planned.describe()}\n"))
 
 
 @app.command()
@@ -94,7 +97,7 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List runs with their status and scores."""
-    from mecheval.show_store import run_table
+    from mecheval.show_store import records, run_table
     from mecheval.store import Store
     from mecheval.store.schema import STATUSES
 
@@ -104,7 +107,7 @@ def runs(
             raise UnknownName("status", status, STATUSES)
         frame = frame[frame["status"] == status]
     if as_json:
-        sys.stdout.write(frame.to_json(orient="records", indent=1, date_format="iso") + "\n")
+        print_json(records(frame))
         return
     console.print(run_table(frame, console.width))
 
@@ -114,18 +117,23 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="Over runs, history, evaluations, effects, verdicts.")],
     store: StorePath = Path(DEFAULT_STORE),
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    limit: Annotated[int, typer.Option(help="Rows to show in a table.")] = 100,
+    limit: Annotated[int, typer.Option(callback=from_to(1, 10_000), help="Rows to show in a table.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Ask the store in SQL: "select mixer, max(dev_accuracy) from runs group by mixer"."""
-    from mecheval.show_store import frame_table
+    from mecheval.show_store import frame_table, records
     from mecheval.store import Store
 
-    frame = Store(store).query(sql)
+    try:
+        frame = Store(store).query(sql)
+    except UserError:
+        raise
+    except (ValueError, OverflowError, RuntimeError) as error:  # e.g. a date that pandas does not know
+        raise UserError(f"this result cannot be read: {error}") from None
     if as_json:
-        sys.stdout.write(frame.to_json(orient="records", indent=1, date_format="iso") + "\n")
+        print_json(records(frame))
     elif csv:
-        sys.stdout.write(frame.to_csv(index=False))
+        write(frame.to_csv(index=False))
     else:
         console.print(frame_table(frame, limit))
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, lists, parse_value, print_json, stoppable, tell, tell_failures
-from mecheval.errors import UnknownName, UserError
+from mecheval.cli.app import AsJson, app, aside, console, from_to, lists, print_json, stoppable, tell_failures
+from mecheval.errors import UnknownName, UserError, shown
+from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
@@ -19,11 +21,20 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.studies import Study
     from mecheval.sweep import Engine, Point
 
+    Plan = tuple[Study, list[Point]]
+
+MOST_SEEDS, MOST_WORKERS, MOST_CORES = 100, 1024, 10**6
+"""Upper bounds of seeds, of worker processes on this machine, and of cores or GPUs for a run on a cluster."""
+MOST_VALUES = 100
+"""Most values of an axis, or learning rates, that an option names."""
+
+Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; default: one a core.")]
 StoreAddress = Annotated[str, typer.Option("--store", help="Folder of runs, or a URL that fsspec opens.")]
 Scale = Annotated[str, typer.Option(help="laptop (minutes on two cores) or paper (its exact settings).")]
 Only = Annotated[list[str] | None, typer.Option(metavar="AXIS=VALUES", help="mixer=mamba,attention d_model=16,32")]
-Seeds = Annotated[int, typer.Option(help="Runs of every setting, with seeds 0, 1, ...")]
-ENGINES = ("local", "ray")
+Seeds = Annotated[int, typer.Option(max=MOST_SEEDS, help="Runs of every setting, with seeds 0, 1, ...")]
+ENGINES = {"local": ("workers", "nice"), "ray": ("address", "cpus", "gpus")}
+"""The engines, each with its own options."""
 ALL = "all"
 
 
@@ -34,7 +45,7 @@ def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress 
     with aside.status("loading"):
         from mecheval.show_studies import Listed, study_table
         from mecheval.store.mirror import open_store
-        from mecheval.store.snapshot import problems_of, snapshot_of
+        from mecheval.store.snapshot import snapshot_of
         from mecheval.studies import STUDIES, study_points
         from mecheval.sweep import Job, merged, pending
         from mecheval.sweep.estimate import Estimate
@@ -48,7 +59,6 @@ def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress 
             todo = pending(jobs, opened)
             seconds = sum(estimate.seconds(job.config) for job in todo) / cores()
             listed.append(Listed(study, len(jobs), len(jobs) - len(todo), seconds))
-    tell(problems_of(opened))
     if as_json:
         print_json([
             {"study": each.study.name, "figure": each.study.figure, "question": each.study.question, "scale": scale,
@@ -66,12 +76,21 @@ def study(
     seeds: Seeds = 1,
     lr: Annotated[str | None, typer.Option(help="Other learning rates, with commas between.")] = None,
     engine: Annotated[str, typer.Option(help="local (worker processes) or ray.")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: one a core.")] = None,
+    workers: Workers = None,
+    nice: Annotated[
+        int | None, typer.Option(min=0, max=19, help="Lower the priority of workers, to 19 at most.")
+    ] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster: auto or HOST:PORT; default: a local one.")] = None,
-    cpus: Annotated[float, typer.Option(min=0, help="Ray: cores for each run.")] = 1,
-    gpus: Annotated[float, typer.Option(min=0, help="Ray: GPUs for each run.")] = 0,
+    cpus: Annotated[
+        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: cores for each run; default: 1.")
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: GPUs for each run; default: 0.")
+    ] = None,
     store: StoreAddress = DEFAULT_STORE,
     figures: Annotated[Path | None, typer.Option(help="Folder for figures; default: figures in the store.")] = None,
+    log: Annotated[Path | None, typer.Option(help="File to which a line for each run is added, with its time.")] = None,
+    status: Annotated[bool, typer.Option("--status", help="Only say how far these runs are; train nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train, intervene, choose learning rates, draw: a whole figure of the paper. Repeat it to go on."""
@@ -80,6 +99,7 @@ def study(
         from mecheval.studies import STUDIES, get_study, study_points
         from mecheval.sweep import Job, sweep
         from mecheval.sweep.board import board
+        from mecheval.sweep.writable import check_writable
 
         names = [word for word in words if "=" not in word]
         wanted = _wanted([*(only or []), *(word for word in words if "=" in word)])
@@ -88,29 +108,68 @@ def study(
             raise UserError(f"name a study. Choices: {', '.join([*STUDIES, ALL])}.")
         rates = rates_of(lr)
         plans = [(study, study_points(study, scale, seeds, wanted, rates)) for study in studies]
-        if is_url(store) and engine == "local":
+        given = {"workers": workers, "nice": nice, "address": address, "cpus": cpus, "gpus": gpus}
+        given = {name: value for name, value in given.items() if value is not None}
+        _check_engine(engine, given)
+        if is_url(store) and engine == "local" and not status:
             raise UserError("a store behind a URL is for --engine ray; the local engine needs a folder.")
         opened = open_store(store)
-        workforce = _engine(engine, workers, address, cpus, gpus)
+    if status:
+        _tell_status(plans, opened, workers, as_json)
+        return
+    with aside.status("loading"):
+        pages = figures or opened.path / "figures"
+        check_writable(pages, "store" if figures is None else "folder of figures")
+        watchers = [board(aside, title, log=log) for title in _titles(plans, scale, engine)]
+        workforce = _engine(engine, given)
     failures, shown = 0, {}
-    # One after the other, so that the first results come soon; a cluster is kept busy by all of them at once.
-    batches = [plans] if engine == "ray" else [[plan] for plan in plans]
-    for number, batch in enumerate(batches, start=1):
+    for batch, watcher in zip(_batches(plans, engine), watchers, strict=True):
         began = time.monotonic()
-        title = f"{', '.join(study.name for study, _ in batch)} ({scale})"
-        title += f" {number}/{len(batches)}" if len(batches) > 1 else ""
         with stoppable():
             jobs = [Job(point.config, study.splits) for study, points in batch for point in points]
-            swept = sweep(jobs, opened, workforce, board(aside, title), address=store)
+            swept = sweep(jobs, opened, workforce, watcher, address=store)
         tell_failures(swept.failures)
         failures += len(swept.failures)
         took = time.monotonic() - began if swept.worked_on else 0.0
         for study, points in batch:
-            shown[study.name] = _show(study, points, opened, figures or opened.path / "figures", scale, took, as_json)
+            shown[study.name] = _show(study, points, opened, pages, scale, took, as_json)
     if as_json:
         print_json(shown)
     if failures:
         raise UserError(f"{failures} run{'s' * (failures > 1)} failed (see above); the same command tries again.")
+
+
+def _batches(plans: Sequence[Plan], engine: str) -> list[Sequence[Plan]]:
+    """One study after the other, so that the first results come soon; a cluster is kept busy by all of them at once."""
+    return [plans] if engine == "ray" else [[plan] for plan in plans]
+
+
+def _titles(plans: Sequence[Plan], scale: str, engine: str) -> list[str]:
+    batches = _batches(plans, engine)
+    names = [f"{', '.join(study.name for study, _ in batch)} ({scale})" for batch in batches]
+    return [f"{name} {i}/{len(names)}" if len(names) > 1 else name for i, name in enumerate(names, start=1)]
+
+
+def _tell_status(plans: Sequence[Plan], store: Store, workers: int | None, as_json: bool) -> None:
+    """How far each study is: what is done, running, failed and left, and how long the rest takes."""
+    from mecheval.sweep import Job
+    from mecheval.sweep.local import cores
+    from mecheval.sweep.standing import standing
+    from mecheval.training.progress import duration
+
+    found = {}
+    for study, points in plans:
+        found[study.name] = standing([Job(point.config, study.splits) for point in points], store, workers or cores())
+    if as_json:
+        print_json({name: asdict(each) for name, each in found.items()})
+        return
+    for name, each in found.items():
+        counts = [f"{each.done} of {each.runs} runs done", f"{len(each.running)} running", f"{each.left} left"]
+        counts += [f"{each.failed} failed"] * bool(each.failed)
+        counts += [f"about {duration(each.seconds)} left"] * (each.done < each.runs)
+        console.print(f"{name}: {' · '.join(counts)}", markup=False, soft_wrap=True)
+        for run in each.running:
+            console.print(f"  {run.title}  step {run.step} of {run.steps}", markup=False, soft_wrap=True)
 
 
 def _show(
@@ -146,26 +205,45 @@ def _wanted(given: Sequence[str]) -> dict[str, list[Any]]:
     for word in given:
         axis, equals, values = word.partition("=")
         if not equals or not values:
-            raise UserError(f"--only takes AXIS=VALUE,VALUE (got {word!r}).")
-        wanted[axis.replace("-", "_")] = [parse_value(value) for value in values.split(",")]
+            raise UserError(f"--only takes AXIS=VALUE,VALUE (got {shown(word)}).")
+        wanted[axis.replace("-", "_")] = [parse_value(value) for value in _split("--only", values)]
     return wanted
 
 
 def rates_of(given: str | None) -> list[float]:
     """Learning rates from `1e-3,3e-3`; none from nothing."""
-    try:
-        return [float(rate) for rate in given.split(",")] if given else []
-    except ValueError:
-        raise UserError(f"--lr takes numbers with commas between (got {given!r}).") from None
+    rates = []
+    for text in _split("--lr", given) if given else []:
+        rate = parse_value(text)
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1000:
+            raise UserError(f"--lr takes positive numbers with commas between (got {shown(given)}).")
+        rates.append(float(rate))
+    return rates
 
 
-def _engine(name: str, workers: int | None, address: str | None, cpus: float, gpus: float) -> Engine:
+def _split(option: str, text: str) -> list[str]:
+    values = text.split(",")
+    if len(values) > MOST_VALUES:
+        raise UserError(f"{option} takes at most {MOST_VALUES} values (got {len(values):,}).")
+    return values
+
+
+def _check_engine(name: str, given: dict[str, Any]) -> None:
+    """An option of another engine would have no effect, so it is a mistake."""
     if name not in ENGINES:
         raise UnknownName("engine", name, ENGINES)
+    for option in given:
+        if option not in ENGINES[name]:
+            there = ", ".join(f"--{each}" for each in ENGINES[name])
+            other = next(engine for engine, options in ENGINES.items() if option in options)
+            raise UserError(f"--{option} is for --engine {other}. Choices with --engine {name}: {there}.")
+
+
+def _engine(name: str, given: dict[str, Any]) -> Engine:
     if name == "local":
         from mecheval.sweep import LocalEngine
 
-        return LocalEngine(workers)
+        return LocalEngine(**given)
     from mecheval.sweep.ray_engine import RayEngine
 
-    return RayEngine(address, cpus, gpus)
+    return RayEngine(**{"address": None, **given})

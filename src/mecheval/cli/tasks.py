@@ -7,19 +7,22 @@ from typing import Annotated
 
 import typer
 
-from mecheval import show
 from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, given_options, lists, print_json, tell
 from mecheval.errors import UserError
-from mecheval.tasks import ATR, TASKS, build_task
-from mecheval.tasks.lengths import expected_length, length_distribution
 
 Preset = Annotated[str | None, typer.Option(help="A named set of options; default: the paper's.")]
-STATISTICS_FROM = 1000
+STATISTICS_FROM, STATISTICS_TOKENS = 1000, 1 << 24
+"""How many documents the statistics are about, unless so many would have more tokens than this."""
+MOST_SHOWN, MOST_TOKENS = 10_000, 5000
+"""Most documents that are shown at once, and most tokens of one whose tree is drawn."""
 
 
 @lists.command("tasks")
 def list_tasks(as_json: AsJson = False) -> None:
     """Tasks with their presets and options."""
+    from mecheval import show
+    from mecheval.tasks import TASKS
+
     tasks, problems = TASKS.loadable()
     tell(problems)
     if as_json:
@@ -41,10 +44,17 @@ def sample(
     as_json: AsJson = False,
 ) -> None:
     """Show documents of a task, with roles; task options as --set pairs=8 or --pairs 8."""
+    from mecheval import show
+    from mecheval.tasks import ATR, build_task
+
+    if n > MOST_SHOWN:
+        raise UserError(f"-n: at most {MOST_SHOWN:,} documents can be shown (got {n}).")
     task = build_task(task_name, preset, **given_options(assignments, context.args))
     if tree and not isinstance(task, ATR):
         raise UserError(f"{task_name} documents have no tree; --tree is for: atr.")
-    many = max(n, STATISTICS_FROM)
+    many = max(n, min(STATISTICS_FROM, STATISTICS_TOKENS // task.max_tokens))
+    if tree and task.max_tokens > MOST_TOKENS:
+        raise UserError(f"--tree draws documents of at most {MOST_TOKENS:,} tokens; give a smaller --max-length.")
     with aside.status("drawing documents (the first time, this compiles the sampler)"):
         corpus = task.corpus(n, split, seed)
         batch = corpus.batch()
@@ -79,6 +89,10 @@ def grammar(
     as_json: AsJson = False,
 ) -> None:
     """Show, save or check the grammar of an atr task: --grammar-seed 3, or --grammar my.json."""
+    from mecheval import show
+    from mecheval.tasks import ATR, build_task
+    from mecheval.tasks.lengths import expected_length, length_distribution
+
     task = build_task("atr", preset, **given_options(assignments, context.args))
     if not isinstance(task, ATR):
         raise UserError("the task registered as atr has no grammar.")
@@ -93,10 +107,13 @@ def grammar(
         print_json(task.grammar.to_dict())
         return
     o = task.options
-    lengths = length_distribution(task.grammar, o.max_length)
+    try:
+        lengths = length_distribution(task.grammar, o.max_length)
+        shares = (
+            f"shorter than {o.min_length}: {lengths[: o.min_length].sum():.1%}, "
+            f"longer than {o.max_length}: {max(0.0, 1 - lengths.sum()):.1%} (these are drawn again)"
+        )
+    except UserError as error:
+        shares = str(error)
     console.print(show.grammar_table(task.grammar))
-    console.print(
-        f"\nexpected length {expected_length(task.grammar):.1f} terminals; "
-        f"shorter than {o.min_length}: {lengths[: o.min_length].sum():.1%}, "
-        f"longer than {o.max_length}: {max(0.0, 1 - lengths.sum()):.1%} (these are drawn again)"
-    )
+    console.print(f"\nexpected length {expected_length(task.grammar):.1f} terminals; {shares}")

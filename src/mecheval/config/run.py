@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from mecheval.config.plain import dump_yaml, load_yaml
-from mecheval.errors import UnknownName, UserError, parse_options
+from mecheval.digests import run_id
+from mecheval.errors import UnknownName, UserError, parse_options, shown
+from mecheval.memory import check_fits
 from mecheval.mixers import MIXERS, check_options
 from mecheval.model import LM
 from mecheval.model.lm import Positions
+from mecheval.plain import dump_yaml, load_yaml
 from mecheval.tasks import TASKS, Task, build_task
 
-FORMAT = 1
-"""Part of every hash; raised when configs come to mean something else, so that old runs are not taken for new ones."""
+MOST = 10**12
+"""Upper bound of counts that only grow with patience, such as steps: more than any machine will ever do."""
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""How much of a moment is kept at each step."""
 
 
 class Section(BaseModel):
-    """Closed, frozen, and no text for numbers."""
+    """Closed, frozen, and no text for numbers. Every number has an upper bound that no honest run comes near."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -32,47 +35,53 @@ class Section(BaseModel):
 class Model(Section):
     """The language model around the mixer."""
 
-    d_model: int = Field(64, ge=1, description="width")
-    n_layers: int = Field(2, ge=1, description="blocks")
+    d_model: int = Field(64, ge=1, le=1 << 17, description="width")
+    n_layers: int = Field(2, ge=1, le=1000, description="blocks")
     positions: Positions | None = Field(None, description="position embeddings; null: what the mixer is used with")
 
 
 class Optimiser(Section):
     """AdamW."""
 
-    lr: float = Field(1e-3, gt=0, description="peak learning rate")
-    betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="decay of the two moments")
-    eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
-    clip: float | None = Field(None, gt=0, description="largest norm of the gradient; null: no clipping")
+    lr: float = Field(1e-3, gt=0, le=1000, description="peak learning rate")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), strict=False, description="decay of the two moments, below 1")
+    eps: float = Field(1e-8, gt=0, le=1, description="added to the root of the second moment")
+    weight_decay: float = Field(0.0, ge=0, le=1000, description="decoupled weight decay")
+    clip: float | None = Field(None, gt=0, le=MOST, description="largest norm of the gradient; null: no clipping")
 
 
 class Schedule(Section):
     """Learning rate over the steps: up in a line, then down."""
 
-    warmup: float = Field(0.1, ge=0, description="share of the steps (below 1), or number of steps, of the way up")
+    warmup: float = Field(
+        0.1, ge=0, le=MOST, description="share of the steps (below 1), or number of steps, of the way up"
+    )
     decay: Literal["cosine", "linear", "constant"] = Field("cosine", description="the way down, to 0; or none")
 
 
 class Data(Section):
     """What is trained on, and for how long; `epochs` may be given for `steps`."""
 
-    documents: int | None = Field(100_032, ge=1, description="training set, drawn once; null: fresh ones for ever")
-    batch_size: int = Field(32, ge=1, description="documents a step")
-    steps: int = Field(ge=1, description="steps of the optimiser")
+    documents: int | None = Field(
+        100_032, ge=1, le=10**9, description="training set, drawn once; null: fresh ones for ever"
+    )
+    batch_size: int = Field(32, ge=1, le=1 << 17, description="documents a step")
+    steps: int = Field(ge=1, le=MOST, description="steps of the optimiser")
     shuffle: bool = Field(False, description="a new order every epoch; the paper keeps one order")
 
 
 class Evaluate(Section):
     """What is measured while training, on dev, and at the end, on dev and test."""
 
-    documents: int = Field(320, ge=1, description="documents each in dev and test")
+    documents: int = Field(320, ge=1, le=10**9, description="documents each in dev and test")
     seed: int = Field(0, ge=0, lt=1 << 63, description="which documents; runs that differ in their own seed share them")
-    every: int = Field(500, ge=1, description="steps between evaluations on dev")
+    every: int = Field(500, ge=1, le=MOST, description="steps between evaluations on dev")
     stop_at: float | None = Field(None, gt=0, le=1, description="stop once dev accuracy reaches this")
-    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
-    interchange_every: int | None = Field(None, ge=1, description="steps between interventions on all sites and roles")
-    interchange_documents: int = Field(64, ge=1, description="dev documents for those")
+    patience: int | None = Field(None, ge=1, le=MOST, description="stop after so many evaluations without a better one")
+    interchange_every: int | None = Field(
+        None, ge=1, le=MOST, description="steps between interventions on all sites and roles"
+    )
+    interchange_documents: int = Field(64, ge=1, le=10**6, description="dev documents for those")
 
 
 class Machine(Section):
@@ -80,12 +89,12 @@ class Machine(Section):
 
     dtype: Literal["float32", "float64"] = Field("float32", description="of weights and activations")
     device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
-    threads: int = Field(1, ge=1, description="threads of one run; many runs side by side beat many threads")
+    threads: int = Field(1, ge=1, le=1024, description="threads of one run; many runs side by side beat many threads")
 
     @field_validator("device")
     @classmethod
     def _known_device(cls, value: str) -> str:
-        if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", value):
+        if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", value):
             raise ValueError("should be cpu, cuda, cuda:0, cuda:1, ... or mps")
         return value
 
@@ -162,8 +171,7 @@ class RunConfig:
     @property
     def id(self) -> str:
         """The run's name: 12 hexadecimal digits of a hash over all fields, however they were written."""
-        text = json.dumps({"format": FORMAT, **self.to_dict()}, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return run_id(self.to_dict())
 
     @property
     def title(self) -> str:
@@ -179,10 +187,31 @@ class RunConfig:
         """The model with its initial weights, on the CPU, in float32."""
         task = task or self.build_task()
         model = self.model
-        return LM(
-            task.vocab_size, model.d_model, model.n_layers, self.mixer.name, self.mixer.options, model.positions,
-            max_length=task.max_tokens, seed=self.seed,
-        )  # fmt: skip
+        self._check_size(task)
+        try:
+            return LM(
+                task.vocab_size, model.d_model, model.n_layers, self.mixer.name, self.mixer.options, model.positions,
+                max_length=task.max_tokens, seed=self.seed,
+            )  # fmt: skip
+        except RuntimeError as error:
+            if "allocate memory" not in str(error):
+                raise
+            raise UserError("model: there is not enough memory for it; make it smaller.") from None
+
+    def _check_size(self, task: Task) -> None:
+        """An error when the model or the activations of a batch cannot fit this machine.
+
+        Both are counted low. Weights: the embedding and five square matrices a block, with a gradient and two moments
+        each. Activations, on the CPU: eight numbers a token and channel in every block but the last, which is computed
+        only where there is loss; a large batch has documents of 128 tokens wherever the task has any.
+        """
+        d, layers, number = self.model.d_model, self.model.n_layers, 4  # bytes
+        weights = task.vocab_size * d + 5 * layers * d * d
+        check_fits(4 * number * weights, f"model: {layers} layers of width {d} over {task.vocab_size} tokens")
+        if self.machine.device == "cpu":
+            size, length = self.data.batch_size, min(task.max_tokens, 128)
+            numbers = max(1, 8 * (layers - 1)) * size * length * d
+            check_fits(number * numbers, f"data: batch_size={size} with {layers} layers of width {d}")
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -199,7 +228,7 @@ def _registry(kind: str) -> Any:
 
 def _mapping(name: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
-        raise UserError(f"{name}: must hold names and values (got {given!r}).")
+        raise UserError(f"{name}: must hold names and values (got {shown(given)}).")
     return {str(key): value for key, value in given.items()}
 
 
@@ -239,7 +268,7 @@ def _usual(mixer: Any) -> str:
 
 def _seed(given: Any) -> int:
     if type(given) is not int or not 0 <= given < 1 << 63:
-        raise UserError(f"seed: must be a whole number from 0 (got {given!r}).")
+        raise UserError(f"seed: must be a whole number from 0 to 2**63 - 1 (got {shown(given)}).")
     return given
 
 
@@ -255,6 +284,6 @@ def _with_steps(given: dict[str, Any]) -> dict[str, Any]:
     draft = parse_options(Data, "data", {**given, "steps": 1})
     if draft.documents is None:
         raise UserError("data.epochs: a stream of fresh documents has no epochs; give steps.")
-    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not epochs > 0:
-        raise UserError(f"data.epochs: must be a positive number (got {epochs!r}).")
+    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 < epochs <= MOST:
+        raise UserError(f"data.epochs: must be a positive number of at most {MOST:g} (got {shown(epochs)}).")
     return {**given, "steps": max(1, round(epochs * draft.documents / draft.batch_size))}

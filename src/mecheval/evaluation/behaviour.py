@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,19 +81,27 @@ class Probe:
             )
 
     def check_alone(self, x: Tensor) -> None:
-        """A document's output does not depend on its batch-mates."""
-        others = torch.cat([x[:1], self.draw(*x[1:].shape)])
+        """A document's output depends neither on its batch-mates nor on its place in the batch.
+
+        Every document is changed once, and every other one must stay as it was: what leaks to later, earlier or
+        neighbouring documents only, or through a mean or maximum of the batch, shows in some pair of them.
+        """
         for training in (True, False):
             y = self.run(x, training)
-            change = float((y[0] - self.run(others, training)[0]).abs().max())
-            if change > tolerance(y):
-                mode = "training" if training else "evaluation"
-                raise UserError(
-                    f"{self.name} mixes the documents of a batch in {mode} mode: other documents change the output of "
-                    f"the first by {change:.2g}. Normalise over the last axis (LayerNorm, RMSNorm), not over the batch."
-                )
-        if not is_close(y[:1], self.run(x[:1])):
-            raise UserError(f"{self.name} gives a document another output alone than in a batch of {len(x)}.")
+            for changed in range(len(x)):
+                other = x.clone()
+                other[changed] = self.draw(*x[changed].shape)
+                moved = (self.run(other, training) - y).abs().amax((1, 2))  # (B,)
+                moved[changed] = 0.0
+                document = int(moved.argmax())
+                if not float(moved[document]) <= tolerance(y):
+                    mode = "training" if training else "evaluation"
+                    raise UserError(
+                        f"{self.name} mixes the documents of a batch in {mode} mode: changing document {changed} changes "
+                        f"the output of document {document} by {float(moved[document]):.2g}. Normalise over the last "
+                        "axis (LayerNorm, RMSNorm), not over the batch, and give PyTorch's layers batch_first=True."
+                    )
+        check_each_alone(self.name, "output", self.run, x, y)
 
     def check_causal(self, x: Tensor) -> None:
         """A change at position t changes no output before t, in both modes; the worst case is told."""
@@ -118,6 +126,16 @@ class Probe:
     def ignores(self, x: Tensor) -> bool:
         """Whether the output is the same for any input."""
         return torch.equal(self.run(x), self.run(self.draw(*x.shape)))
+
+
+def check_each_alone(name: str, what: str, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> None:
+    """Every document x[i] has the answer y[i] also when it is run alone, wherever in the batch it stands."""
+    for i in range(len(x)):
+        if not is_close(run(x[i : i + 1]), y[i : i + 1]):
+            raise UserError(
+                f"{name} gives document {i} another {what} alone than in a batch of {len(x)}; documents come first, "
+                "(n, L, ...), and must not depend on each other (PyTorch's layers need batch_first=True)."
+            )
 
 
 def is_close(a: Tensor, b: Tensor) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mecheval.config import RunConfig
 from mecheval.errors import UserError
-from mecheval.evaluation.behaviour import is_close, modes_kept, tolerance
+from mecheval.evaluation.behaviour import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import Answering, check_sites, sites_of
 from mecheval.evaluation.page import write_page
 from mecheval.evaluation.result import COLUMNS, ROLES, Evaluation, summarised
@@ -100,8 +100,7 @@ def _check(name: str, model: nn.Module, task: Task, tokens: Tensor) -> None:
         logits = _finite(logits)
         if not is_close(_finite(model(tokens)), logits):
             raise UserError(f"{name} gives two answers to the same tokens in evaluation mode.")
-        if not is_close(_finite(model(tokens[:1])), logits[:1]):
-            raise UserError(f"{name} gives a document another answer alone than in a batch of {len(tokens)}.")
+        check_each_alone(name, "answer", lambda some: _finite(model(some)), tokens, logits)
         _check_causal(name, model, task, tokens, logits)
 
 

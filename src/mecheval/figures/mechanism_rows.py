@@ -37,7 +37,7 @@ def mechanism_rows(store: Store, task: str, among: Collection[str] | None = None
     `among` are the ids of the runs that count; None: all. Those without a verdict on the last state and test documents
     never do. A mixer whose runs differ in its options or in their position embeddings is named with these.
     """
-    store = snapshot_of(store, "effects", "verdicts")
+    store = snapshot_of(store, "runs", "effects", "verdicts")
     verdicts = store.verdicts()
     verdicts = verdicts[(verdicts["state"] == STATE) & (verdicts["split"] == SPLIT)]
     frame = store.runs().merge(verdicts.drop(columns=["state", "split", "step"]), on="run")

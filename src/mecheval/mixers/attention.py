@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
+from mecheval.mixers.base import MAX_WIDTH, MIXERS, Mixer, MixerOptions, divides
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
@@ -25,7 +25,7 @@ from mecheval.sites import Tap
 class AttentionOptions(MixerOptions):
     """Options of attention."""
 
-    num_heads: int = Field(1, ge=1, description="heads")
+    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
     bias: bool = Field(False, description="bias of the q, k, v projection; the output projection always has one")
     rotary: bool = Field(False, description="rotate q and k by position (beyond the paper)")
 
@@ -89,11 +89,13 @@ class Attention(Mixer):
         (batch, count), d, H, E = at.shape, x.shape[-1], self.num_heads, self.d_head
         b = self.Wqkv.bias
         Wq, Wk, Wv = self.Wqkv.weight.split(d)
-        q = F.linear(take(x, at), Wq, None if b is None else b[:d]).view(-1, H, E)
+        q = F.linear(take(x, at), Wq, None if b is None else b[:d]).view(batch * count, H, E)
         read = torch.bmm(q.transpose(0, 1), Wk.view(H, E, d)).view(H, batch, count, d).transpose(0, 1)  # (B, H, K, D)
-        scores = torch.bmm(read.reshape(batch, H * count, d), x.mT).view(batch, H, count, -1)
-        mixed = torch.bmm(self._pattern(scores, at).view(batch, H * count, -1), x).view(batch, H, count, d)
-        heads = torch.bmm(mixed.transpose(0, 1).reshape(H, -1, d), Wv.view(H, E, d).mT).transpose(0, 1)  # (BK, H, E)
+        scores = torch.bmm(read.reshape(batch, H * count, d), x.mT).view(batch, H, count, x.shape[1])
+        mixed = torch.bmm(self._pattern(scores, at).flatten(1, 2), x).view(batch, H, count, d)
+        heads = torch.bmm(mixed.transpose(0, 1).reshape(H, batch * count, d), Wv.view(H, E, d).mT).transpose(
+            0, 1
+        )  # (BK, H, E)
         merged = heads.reshape(batch, count, d)
         return merged if b is None else merged + b[2 * d :]
 

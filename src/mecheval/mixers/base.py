@@ -14,6 +14,9 @@ from mecheval.errors import UnknownName, UserError, parse_options
 from mecheval.mixers.own import OwnMixers
 from mecheval.registry import Registry
 
+MAX_WIDTH, MAX_LENGTH = 1 << 17, 1 << 24
+"""Upper bounds of options that count channels or heads, and tokens of a document: far above any honest model."""
+
 
 class MixerOptions(BaseModel):
     """Closed and frozen; named as in the upstream layer."""

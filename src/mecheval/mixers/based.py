@@ -14,7 +14,7 @@ from __future__ import annotations
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
+from mecheval.mixers.base import MAX_LENGTH, MAX_WIDTH, MIXERS, Mixer, MixerOptions, divides
 from mecheval.mixers.base_conv import BaseConv, BaseConvOptions, check_kernel
 from mecheval.ops.queries import take
 from mecheval.ops.taylor_attention import taylor_attention, taylor_states
@@ -25,9 +25,9 @@ class BasedOptions(MixerOptions):
     """Options of Based."""
 
     kernel_size: int = Field(3, description="taps of its convolution layers; -1 = implicit long convolution")
-    feature_dim: int = Field(8, ge=1, description="f, width of a head's queries and keys")
-    num_heads: int = Field(1, ge=1, description="heads of the linear attention")
-    l_max: int = Field(1024, ge=2, description="longest document of an implicit long convolution")
+    feature_dim: int = Field(8, ge=1, le=4096, description="f, width of a head's queries and keys")
+    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads of the linear attention")
+    l_max: int = Field(1024, ge=2, le=MAX_LENGTH, description="longest document of an implicit long convolution")
 
     @field_validator("kernel_size")
     @classmethod
@@ -74,7 +74,7 @@ class TaylorAttention(Mixer):
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, L, HX) -> (B, L, H, X)."""
-        return x.view(*x.shape[:2], self.num_heads, -1)
+        return x.unflatten(2, (self.num_heads, -1))
 
     def state_size(self, length: int) -> int:
         """Σ φ(k) vᵀ and Σ φ(k), whatever the length."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
+from mecheval.mixers.base import MAX_WIDTH, MIXERS, Mixer, MixerOptions, divides
 from mecheval.mixers.parts import RMSNorm, ShortConv, projected_conv_at
 from mecheval.ops.delta_rule import delta_rule, delta_rule_states
 from mecheval.ops.queries import take
@@ -27,9 +27,9 @@ from mecheval.sites import Tap
 class DeltaNetOptions(MixerOptions):
     """Options of DeltaNet."""
 
-    num_heads: int = Field(1, ge=1, description="heads")
+    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
     use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
-    conv_size: int = Field(4, ge=1, description="their taps")
+    conv_size: int = Field(4, ge=1, le=4096, description="their taps")
 
 
 @MIXERS.register("delta_net")

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, fits
+from mecheval.mixers.base import MAX_LENGTH, MAX_WIDTH, MIXERS, Mixer, MixerOptions, fits
 from mecheval.ops.h3_kernels import diagonal_kernel, h3_mix, shift_kernel
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.queries import take
@@ -29,9 +29,9 @@ from mecheval.sites import Tap
 class H3Options(MixerOptions):
     """Options of H3."""
 
-    d_state: int = Field(1024, ge=2, multiple_of=2, description="N, states of each SSM")
-    head_dim: int = Field(2, ge=1, description="P, channels of a head")
-    l_max: int = Field(1024, ge=1, description="longest document")
+    d_state: int = Field(1024, ge=2, le=1 << 17, multiple_of=2, description="N, states of each SSM")
+    head_dim: int = Field(2, ge=1, le=MAX_WIDTH, description="P, channels of a head")
+    l_max: int = Field(1024, ge=1, le=MAX_LENGTH, description="longest document")
 
 
 @MIXERS.register("h3")
@@ -70,7 +70,7 @@ class H3(Mixer):
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, H, P)."""
-        return x.view(*x.shape[:2], -1, self.head_dim)
+        return x.unflatten(2, (-1, self.head_dim))
 
     def state_size(self, length: int) -> int:
         """N keys of the shift register for each channel; N/2 complex modes for each of the P² products of a head."""

@@ -34,9 +34,9 @@ UNUSED_WIDTH = 4
 class MambaOptions(MixerOptions):
     """Options of Mamba."""
 
-    d_state: int = Field(16, ge=1, description="N, states of each channel")
-    d_conv: int = Field(4, ge=0, description="taps of the short convolution; 0 = no convolution")
-    expand: int = Field(2, ge=1, description="E / D, channels for each model dimension")
+    d_state: int = Field(16, ge=1, le=1 << 17, description="N, states of each channel")
+    d_conv: int = Field(4, ge=0, le=4096, description="taps of the short convolution; 0 = no convolution")
+    expand: int = Field(2, ge=1, le=256, description="E / D, channels for each model dimension")
 
 
 @MIXERS.register("mamba")

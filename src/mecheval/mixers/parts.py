@@ -35,8 +35,7 @@ def projected_conv_at(
     """
     width = taps.shape[-1]
     seen_BKW = at[:, :, None] - torch.arange(width - 1, -1, -1, device=x.device)
-    batch, count = at.shape
-    window = take(x, seen_BKW.clamp(min=0).view(batch, -1)).view(batch, count, width, -1)
+    window = take(x, seen_BKW.clamp(min=0).flatten(1)).unflatten(1, seen_BKW.shape[1:])  # (B, K, W, D)
     u_BKWC = F.linear(window, weight, bias) * (seen_BKW >= 0)[..., None]  # zeros, not bias, before the first token
     y = torch.einsum("bkwc,cw->bkc", u_BKWC, taps[:, 0])
     return y if taps_bias is None else y + taps_bias

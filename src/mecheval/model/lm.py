@@ -97,7 +97,7 @@ class LM(nn.Module):
         *earlier, last = self._blocks()[block:]
         for each in earlier:
             h = each(h)
-        h = last(h, None if at is None else at.view(len(h), -1))
+        h = last(h, at[:, None] if at is not None and at.dim() == 1 else at)
         logits = F.linear(self.norm(h), head)
         return logits if at is None or at.dim() > 1 else logits[:, 0]
 

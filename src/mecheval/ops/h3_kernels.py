@@ -59,13 +59,19 @@ def diagonal_kernel(inv_A_real: Tensor, A_imag: Tensor, B: Tensor, C: Tensor, lo
 def diagonal_kernel_reference(
     inv_A_real: Tensor, A_imag: Tensor, B: Tensor, C: Tensor, log_dt: Tensor, length: int
 ) -> Tensor:
-    """`diagonal_kernel` as written there, all powers at once: exp(l log(.))."""
+    """`diagonal_kernel` as written there, all powers at once: exp(l log(.)).
+
+    In double precision, rounded at the end: a mode turns by up to half a circle a step, and in single precision its
+    angle after l steps would be off by l roundings.
+    """
+    dtype, double = log_dt.dtype, torch.float32 if log_dt.device.type == "mps" else torch.float64  # which mps lacks
+    inv_A_real, A_imag, B, C, log_dt = (x.to(double) for x in (inv_A_real, A_imag, B, C, log_dt))
     dt_H1 = log_dt.exp()[:, None]
     z_HM = torch.complex(-inv_A_real.exp(), A_imag) * dt_H1 / 2
     weight_HM = torch.view_as_complex(B) * torch.view_as_complex(C) * dt_H1 / (1 - z_HM)
     lag_L = torch.arange(length, device=log_dt.device)
     power_LHM = torch.exp(lag_L[:, None, None] * torch.log((1 + z_HM) / (1 - z_HM)))
-    return 2 * torch.einsum("hm,lhm->lh", weight_HM, power_LHM).real
+    return 2 * torch.einsum("hm,lhm->lh", weight_HM, power_LHM).real.to(dtype)
 
 
 def h3_mix(q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, D: Tensor, at: Tensor | None = None) -> Tensor:

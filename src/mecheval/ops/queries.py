@@ -33,6 +33,7 @@ def in_time_order(at_BK: Tensor | None, batch: int, length: int) -> tuple[Tensor
 
 def take(x_BL: Tensor, at_BK: Tensor) -> Tensor:
     """Rows of x (B, L, ...) at the positions `at` (B, K), as (B, K, ...)."""
+    check_at(at_BK, *x_BL.shape[:2])  # gather reads past the end without a word
     return torch.take_along_dim(x_BL, at_BK.reshape(*at_BK.shape, *[1] * (x_BL.ndim - 2)), dim=1)
 
 

@@ -1,7 +1,11 @@
-"""The store of runs: a folder that many processes write to and that is read as four tables."""
+"""The store of runs: a folder that many processes write to and that is read as five tables."""
 
-from mecheval.store.folder import RunFolder, RunHeld, StoreError, writing
+from mecheval.store.folder import RunFolder, RunHeld, writing
+from mecheval.store.guard import StoreError
 from mecheval.store.schema import TABLES, Column, Table
-from mecheval.store.store import DEFAULT_STORE, Store
+from mecheval.store.store import DEFAULT_STORE, Store, StoreWarning
 
-__all__ = ["DEFAULT_STORE", "TABLES", "Column", "RunFolder", "RunHeld", "Store", "StoreError", "Table", "writing"]
+__all__ = [
+    "DEFAULT_STORE", "TABLES", "Column", "RunFolder", "RunHeld", "Store", "StoreError", "StoreWarning", "Table",
+    "writing",
+]  # fmt: skip

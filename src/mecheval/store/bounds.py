@@ -81,13 +81,7 @@ def is_site(name: str) -> bool:
 
 
 def bounded_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of table runs within the limits; or, for a run that cannot be shown, that it failed, and why.
-
-    Fractions outside of their range are missing. A config is taken as it is, or not at all.
-    """
-    problem = row_problem(row)
-    if problem is not None:
-        return unreadable(row["run"], f"run {row['run']} cannot be shown: {problem}.")
+    """A row of table runs, of a run that can be shown, within the limits; fractions out of their range are missing."""
     taken = dict(row)
     for column in RUNS.columns:
         value = row[column.name]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("torch", "numpy", "numba", "safetensors", "duckdb", "pandas")
-VARIABLES = ("OMP_NUM_THREADS",)
+VARIABLES = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
 GIT_SECONDS = 1.0
 """Longer than any healthy answer; a slow disk must not hold up training."""
 
 
 def environment() -> dict[str, Any]:
-    """Versions, code and machine, as plain data; what cannot be found out is None."""
+    """Versions, code and machine of this process, as plain data; what cannot be found out is None."""
     commit, dirty = commit_of(Path(__file__).parents[1])
     return {
         "mecheval": _version("mecheval"),
@@ -25,11 +27,22 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu(),
+        "capability": _capability(),
         "cores": _cores(),
         "host": platform.node() or None,
         "packages": {name: _version(name) for name in PACKAGES},
         "variables": {name: os.environ.get(name) for name in VARIABLES},
     }
+
+
+def changed(*several: Mapping[str, Mapping[str, Any]]) -> str:
+    """In words, how the parts of a run differ in what its last digits depend on; empty when they do not."""
+    parts = {name: part for each in several for name, part in each.items() if name.startswith("training")}
+    kinds = list(dict.fromkeys(f"{part.get('cpu')} ({part.get('capability')})" for part in parts.values()))
+    if len(kinds) > 1:
+        return f"on different kinds of CPU: {', then '.join(kinds)}"
+    versions = {str(sorted((part.get("packages") or {}).items())) for part in parts.values()}
+    return "with different versions of its libraries (see environment.json)" if len(versions) > 1 else ""
 
 
 def commit_of(package: Path) -> tuple[str | None, bool | None]:
@@ -72,6 +85,12 @@ def _cpu() -> str | None:
     except (OSError, UnicodeDecodeError):
         return platform.processor() or None
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _capability() -> str | None:
+    """The instructions that torch's kernels use, as AVX2; None where torch is not loaded."""
+    torch = sys.modules.get("torch")
+    return str(torch.backends.cpu.get_cpu_capability()) if torch else None
 
 
 def _cores() -> int | None:

@@ -1,7 +1,8 @@
-"""One run's folder: who may write to it, and how."""
+"""One run's folder: who may write to it, how, and what vouches for its files."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -13,17 +14,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mecheval.digests import sha256
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
-from mecheval.store.schema import RUNS, STATUSES, TABLES
-from mecheval.store.tables import read_parquet, write_parquet
+from mecheval.store.guard import StoreError, check_tree, open_file, read_file
+from mecheval.store.schema import LONGEST_TEXT, RUNS, STATUSES, TABLES, WHOLE
+from mecheval.store.seal import Record, read_record, unaccounted, write_record
+from mecheval.store.tables import read_parquet, to_parquet
 
 PATIENCE, PAUSE = 20, 0.01
-"""Someone who asks whether a run is held has its lock for a moment, so a refusal counts only when it lasts (0.2 s)."""
-
-
-class StoreError(UserError):
-    """A file of the store cannot be written or read."""
+"""A check for a held run briefly takes the lock itself, so a refusal counts only when it lasts (0.2 s)."""
+STATUS_BYTES = 4_000_000
+"""The largest status file that is read or written; a usual one has 3,000 bytes, most of them the config."""
+ENVIRONMENT = "environment.json"
+UNSEALED = ("status.json", "lock")
+"""Files that the status does not vouch for; checkpoints hold their own checksums."""
+ALWAYS = ("history", "evaluations")
+"""Tables that every whole run has, for runs that were made before there were checksums."""
 
 
 class RunHeld(UserError):
@@ -32,7 +39,7 @@ class RunHeld(UserError):
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Tell a full disk or a missing permission while writing `path` as one line.
+    """Report a full disk or a missing permission while writing `path` as one line.
 
     Writes are atomic, so what was saved before such an error is still there.
     """
@@ -50,7 +57,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.id = path, path.name
-        self._status, self._lock, self._config = path / "status.json", path / "lock", path / "config.yaml"
+        self._status, self._lock = path / "status.json", path / "lock"
+        self._fresh: dict[str, str] = {}  # checksums of what this object wrote since the last status
 
     @property
     def weights(self) -> Path:
@@ -59,7 +67,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of what training needs to go on after it was interrupted."""
+        """Folder of what training needs to resume after it was interrupted."""
         return self.path / "checkpoint"
 
     def table(self, name: str) -> Path:
@@ -69,10 +77,10 @@ class RunFolder:
     def exists(self) -> bool:
         """Whether this run has begun: a run is there from its first status on."""
         try:
-            self._status.stat()
+            self._status.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError:  # something is there, and reading it will tell what is wrong
+        except OSError:  # something is there, and reading it will say what is wrong
             return True
         return True
 
@@ -81,28 +89,39 @@ class RunFolder:
         """Be the only one to write to this run, until the block ends or the process dies.
 
         Creates the folder and removes what killed writers left. The lock is the kernel's (flock), so it never goes
-        stale; who holds it is written into the lock file for others to tell.
+        stale; the holder writes its process and host into the lock file for others to see.
         """
         with writing(self._lock):
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o666)
+            check_tree(self.path, self.path.parent)
+            descriptor = open_file(self._lock, os.O_RDWR | os.O_CREAT, self.path.parent)
         try:
             with writing(self._lock):
                 self._acquire(descriptor)
                 holder = {"process": os.getpid(), "host": socket.gethostname(), "since": f"{_now():%Y-%m-%d %H:%M:%S}"}
                 os.truncate(descriptor, 0)  # in place: the lock is on this very file
                 os.write(descriptor, json.dumps(holder).encode())
-                for leftover in self.path.rglob(".*.part"):
+                for leftover in self.leftovers():
                     leftover.unlink()
             yield
         finally:
             os.close(descriptor)
 
+    def check_writable(self) -> None:
+        """An error in one line when this process cannot write to the run; nothing has to be computed to find out."""
+        with self.exclusive(), writing(self.path):
+            if not os.access(self.path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def leftovers(self) -> list[Path]:
+        """Temporary files that killed writers left behind."""
+        return list(self.path.rglob(".*.part"))
+
     def is_held(self) -> bool:
         """Whether a process, this one or another, is inside `exclusive`."""
         try:
-            descriptor = os.open(self._lock, os.O_RDONLY)
-        except FileNotFoundError:
+            descriptor = open_file(self._lock, os.O_RDONLY, self.path.parent)
+        except (FileNotFoundError, NotADirectoryError):
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -117,58 +136,167 @@ class RunFolder:
 
         A run that says it is running while nobody holds it is `interrupted`: its process died.
         """
-        row = self._read_status()
+        return self.record().row
+
+    def record(self) -> Record:
+        """The run's row and the checksums of its files, once they match the checksum of the status file itself."""
+        record = self._read_record()
         try:
-            if row["status"] == "running" and not self.is_held():
-                row["status"] = "interrupted"
+            if record.row["status"] == "running" and not self.is_held():
+                record.row["status"] = "interrupted"
         except OSError as error:
             self._unreadable(self._lock, error)
-        return row
+        return record
 
     def set_status(self, **columns: Any) -> None:
         """Change these columns of the run's row, and `updated`; the others stay as they are.
 
-        JSON has no word for numbers that are not finite; they are missing.
+        A status that makes the run whole vouches for every file that the run then has.
         """
-        row = self._read_status()
+        before = self._read_record()
+        row = dict(before.row)
         choices = [name for name in row if name not in ("run", "started", "updated")]
         for name in columns:
             if name not in choices:
                 raise ValueError(f"column {name!r} of table runs cannot be set; choices: {', '.join(choices)}")
         row |= columns
+        row["message"] = row["message"] and row["message"][:LONGEST_TEXT]
         if row["status"] not in STATUSES:
             raise ValueError(f"unknown status {row['status']!r}; choices: {', '.join(STATUSES)}")
         row["updated"] = _now()
         row["started"] = row["started"] or row["updated"]
-        ready = {column.name: _json_value(column.clean(row[column.name])) for column in RUNS.columns}
-        self._write(self._status, json.dumps(ready, indent=1, allow_nan=False) + "\n")
+        known = before.files if before.row["status"] in WHOLE else {}
+        self._write_record(Record(row, self._vouched(known) if row["status"] in WHOLE else {}))
 
-    def write(self, table_name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write one of the run's tables, whole; `run` is filled in here."""
-        path = self.table(table_name)
-        with writing(path):
-            write_parquet(path, TABLES[table_name], [{**row, "run": self.id} for row in rows])
+    def write_files(self, files: Mapping[str, bytes]) -> None:
+        """Write files of the run, each atomically, by their names below its folder.
 
-    def read(self, table_name: str) -> list[dict[str, Any]]:
-        """The rows of one of the run's tables; none where it was not written."""
-        path = self.table(table_name)
-        return read_parquet(path, TABLES[table_name]) if path.exists() else []
-
-    def replace(self, table_name: str, rows: Sequence[Mapping[str, Any]], same: Sequence[str]) -> None:
-        """Write `rows` into one of the run's tables in place of those that agree with one of them in columns `same`."""
-        new = {tuple(row[name] for name in same) for row in rows}
-        old = [row for row in self.read(table_name) if tuple(row[name] for name in same) not in new]
-        self.write(table_name, [*old, *rows])
+        The status of a whole run vouches for its files; so it first accepts old and new ones, and in the end the new
+        ones alone. A process killed in between leaves each file in one of the two versions.
+        """
+        record = self._read_record()
+        whole = record.row["status"] in WHOLE
+        if whole:
+            record = Record(record.row, self._vouched(record.files, record.replacing), sealed=True)
+            self._write_record(record.accepting({name: sha256(content) for name, content in files.items()}))
+        for name, content in files.items():
+            path = self.path / name
+            with writing(path):
+                path.parent.mkdir(exist_ok=True)
+            self._write(path, content)
+            self._fresh[name] = sha256(content)
+        if whole:
+            self._write_record(Record(record.row, {**record.files, **self._fresh}))
 
     def write_config(self, text: str) -> None:
         """Write config.yaml, from which the run can be trained again."""
-        self._write(self._config, text)
+        self.write_files({"config.yaml": text.encode()})
 
-    def write_environment(self) -> None:
-        """Write environment.json: what the run is trained with; after a continuation, the latest."""
+    def write(self, table_name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write one of the run's tables, whole; `run` is filled in here."""
+        self.write_files(self._as_file(table_name, rows))
+
+    def read(self, table_name: str) -> list[dict[str, Any]]:
+        """The rows of one of the run's tables, once they match their checksum; none where it was not written."""
+        path = self.check(self.record(), table_name)
+        try:
+            return [] if path is None else read_parquet(self.id, path, TABLES[table_name])
+        except ValueError as error:
+            self._unreadable(self.table(table_name), error)
+
+    def replace(self, tables: Mapping[str, Sequence[Mapping[str, Any]]], same: Sequence[str], part: str) -> None:
+        """Write rows into some of the run's tables in place of those that agree with one of them in columns `same`.
+
+        `part` says what the rows come from; the environment in which they were computed is kept under that name.
+        """
+        files: dict[str, bytes] = {}
+        for name, rows in tables.items():
+            new = {tuple(row[column] for column in same) for row in rows}
+            old = [row for row in self.read(name) if tuple(row[column] for column in same) not in new]
+            files |= self._as_file(name, [*old, *rows])
+        self.write_files(files | self.environment_file(part))
+
+    def read_file(self, name: str) -> bytes:
+        """A file of a whole run, once it matches its checksum."""
+        return self._checked(self.record(), name)
+
+    def check(self, record: Record, table_name: str) -> Path | None:
+        """The file of a table of a whole run, once it matches its checksum; None where the run has no such table."""
+        path = self.table(table_name)
+        wanted = path.name in record.files if record.sealed else table_name in ALWAYS
+        if not wanted and not os.path.lexists(path):
+            return None
+        self._checked(record, path.name)
+        return path
+
+    def problems(self) -> list[str]:
+        """What is wrong with the files of a whole run, one line each; `mecheval verify` shows them."""
+        record = self.record()
+        if record.row["status"] not in WHOLE:
+            return []
+        found = []
+        for name in record.files if record.sealed else [self.table(table).name for table in ALWAYS]:
+            try:
+                self._checked(record, name)
+            except StoreError as error:
+                found.append(str(error))
+        extra = unaccounted(record, self._files()) if record.sealed else []
+        return found + [f"{self.path / name} is not among the files that the run wrote." for name in extra]
+
+    def environment_file(self, part: str) -> dict[str, bytes]:
+        """environment.json, in which `part` of the run ("training from step 0") is computed in this environment."""
         from mecheval.store.environment import environment
 
-        self._write(self.path / "environment.json", json.dumps(environment(), indent=1) + "\n")
+        parts = {name: kept for name, kept in self.environments().items() if name != part}
+        return {ENVIRONMENT: json.dumps(parts | {part: environment()}, indent=1).encode() + b"\n"}
+
+    def environments(self) -> dict[str, Any]:
+        """The environment of every part of the run, by what the part computed."""
+        try:
+            found = json.loads(read_file(self.path / ENVIRONMENT, self.path.parent, STATUS_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        if not isinstance(found, dict):
+            return {}
+        return found if all(isinstance(each, dict) for each in found.values()) else {"training": found}  # before 0.2
+
+    def _as_file(self, table_name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+        path = self.table(table_name)
+        with writing(path):
+            return {path.name: to_parquet(TABLES[table_name], [{**row, "run": self.id} for row in rows], path)}
+
+    def _checked(self, record: Record, name: str) -> bytes:
+        """The content of one of the run's files, once `record`, or a newer one, vouches for it."""
+        path = self.path / name
+        while True:
+            try:
+                content = read_file(path, self.path.parent)
+            except FileNotFoundError:
+                problem = f"{path} is missing; restore it, or remove the folder to train the run anew."
+            except OSError as error:
+                self._unreadable(path, error)
+            else:
+                if not record.sealed or record.vouches(name, content):
+                    return content
+                problem = f"{path} does not match its checksum; restore it, or remove the folder to train the run anew."
+            newer = self.record()
+            if newer == record:
+                raise StoreError(problem)
+            record = newer  # the file was replaced, or the run was removed, since the record was read
+
+    def _vouched(self, known: Mapping[str, str], replacing: Mapping[str, str] = {}) -> dict[str, str]:
+        """Checksums of all files of the run: those that are known, else those of the bytes that are there."""
+        names = self._files()
+        settled = {name: known[name] for name in names if name in known and name not in replacing}
+        unknown = [name for name in names if name not in settled and name not in self._fresh]
+        measured = {name: sha256(read_file(self.path / name, self.path.parent)) for name in unknown}
+        return settled | measured | {name: digest for name, digest in self._fresh.items() if name in names}
+
+    def _files(self) -> list[str]:
+        """Files that a status vouches for, by their names below the folder."""
+        paths = (path for path in self.path.rglob("*") if not path.is_dir() and self.checkpoints not in path.parents)
+        names = (path.relative_to(self.path).as_posix() for path in paths if not path.name.startswith("."))
+        return sorted(name for name in names if name not in UNSEALED)
 
     def _acquire(self, descriptor: int) -> None:
         for _ in range(PATIENCE):
@@ -181,23 +309,30 @@ class RunFolder:
         try:
             holder = json.loads(os.pread(descriptor, 1000, 0))
             who = f"process {holder['process']} on host {holder['host']} (since {holder['since']} UTC)"
-        except (ValueError, TypeError, KeyError):  # the holder has not written itself down yet
+        except (ValueError, TypeError, KeyError, RecursionError):  # the holder has not written itself down yet
             who = "another process"
         raise RunHeld(f"run {self.id} is being trained by {who}.")
 
-    def _read_status(self) -> dict[str, Any]:
-        """The row as it was written."""
+    def _read_record(self) -> Record:
+        """The status file as it was written."""
         try:
-            saved = json.loads(self._status.read_bytes(), parse_constant=_not_json)
-            if not isinstance(saved, dict) or "status" not in saved:
-                raise ValueError("it has no status")
-            return {column.name: column.clean(saved.get(column.name)) for column in RUNS.columns} | {"run": self.id}
+            return read_record(read_file(self._status, self.path.parent, STATUS_BYTES), self.id)
         except (FileNotFoundError, NotADirectoryError):
-            return {column.name: None for column in RUNS.columns} | {"run": self.id}
+            return Record({column.name: None for column in RUNS.columns} | {"run": self.id})
+        except StoreError:
+            raise
         except (OSError, ValueError) as error:
             self._unreadable(self._status, error)
 
-    def _write(self, path: Path, content: str) -> None:
+    def _write_record(self, record: Record) -> None:
+        content = write_record(record)
+        if len(content) > STATUS_BYTES:
+            raise StoreError(f"the config of run {self.id} is too large: a status has at most {STATUS_BYTES:,} bytes.")
+        self._write(self._status, content)
+        if record.row["status"] in WHOLE and not record.replacing:
+            self._fresh = {}
+
+    def _write(self, path: Path, content: bytes) -> None:
         with writing(path):
             write_atomic(path, content)
 
@@ -208,13 +343,3 @@ class RunFolder:
 
 def _now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return f"{value.isoformat()}Z"
-    return None if value in (float("inf"), -float("inf")) else value
-
-
-def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

@@ -11,14 +11,18 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mecheval.digests import sha256
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
-from mecheval.store.folder import StoreError
+from mecheval.store.guard import StoreError, check_tree, read_file
+from mecheval.store.schema import WHOLE
+from mecheval.store.seal import read_record, write_record
 from mecheval.store.store import ID, Store
 
 STATUS, CHECKPOINTS, SEEN = "status.json", "checkpoint/", "mirror.json"
@@ -38,9 +42,15 @@ class Mirror:
         self._root = PurePosixPath(root) / "runs"
         self._sent: dict[Path, Mark] = {}  # files whose far twins are the same
 
+    def check(self) -> None:
+        """An error unless files can be written there: better now than after hours of training."""
+        probe = self._root / f".probe-{secrets.token_hex(8)}"
+        self._write(probe, b"probe")
+        self._remove(probe)
+
     def pull(self, run: str, store: str | Path) -> None:
         """Make the run's folder in a local store what it is on the far side, checkpoints included."""
-        folder = Store(store).folder(run).path
+        folder = _local(store, run)
         found = self._find(run)
         for name in _ordered(found):
             content = self._read(self._root / run / name)
@@ -54,15 +64,27 @@ class Mirror:
 
     def push(self, run: str, store: str | Path) -> None:
         """Make the run on the far side what it is in a local store: new files, its status last, then removals."""
-        folder = Store(store).folder(run).path
+        folder = _local(store, run)
         here = {name: folder / name for name in _ordered(_files(folder))}
-        for name, path in here.items():
-            mark = _mark(path)
-            if self._sent.get(path) != mark:
-                self._write(self._root / run / name, path.read_bytes())
-                self._sent[path] = mark
+        new = {name: _mark(path) for name, path in here.items() if self._sent.get(path) != _mark(path)}
+        self._announce(run, {name: here[name] for name in new})
+        for name, mark in new.items():
+            self._write(self._root / run / name, read_file(here[name], folder.parent))
+            self._sent[here[name]] = mark
         for name in reversed(_ordered(self._find(run).keys() - here.keys())):  # a checkpoint's JSON before its tensors
             self._remove(self._root / run / name)
+
+    def _announce(self, run: str, files: Mapping[str, Path]) -> None:
+        """Before files of a whole run are replaced on the far side, have its status there accept the new ones, too."""
+        far = self._root / run / STATUS
+        content = self._read(far) if any(not name.startswith((STATUS, CHECKPOINTS)) for name in files) else None
+        try:
+            record = None if content is None else read_record(content, run)
+        except ValueError:  # it is damaged, and the new status replaces it
+            return
+        if record is not None and record.sealed and record.row["status"] in WHOLE:
+            new = {name: sha256(read_file(path, path.parent)) for name, path in files.items() if name != STATUS}
+            self._write(far, write_record(record.accepting(new)))
 
     def pull_results(self, store: str | Path, runs: Iterable[str] | None = None) -> None:
         """Bring these runs of a local copy up to date, or all; everything but checkpoints.
@@ -74,7 +96,7 @@ class Mirror:
         seen = _seen(copy.path / SEEN)
         there = self._find_all() if runs is None else {run: self._find(run) for run in runs}
         for run, found in there.items():
-            folder = copy.folder(run).path
+            folder = _local(copy.path, run)
             wanted = {name: mark for name, mark in found.items() if not name.startswith(CHECKPOINTS)}
             for name in _ordered(wanted):
                 key = f"{run}/{name}"
@@ -195,9 +217,18 @@ def _is_shared(name: str) -> bool:
     return FILE.fullmatch(name) is not None and name not in UNSHARED
 
 
+def _local(store: str | Path, run: str) -> Path:
+    """The run's folder in a local store, with no links in it."""
+    folder = Store(store).folder(run).path
+    if folder.exists():
+        check_tree(folder, folder.parent)
+    return folder
+
+
 def _files(folder: Path) -> list[str]:
     """The files of a run's local folder that belong on the far side."""
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    paths = [path for path in folder.rglob("*") if not path.is_symlink() and path.is_file()]
+    names = [path.relative_to(folder).as_posix() for path in paths]
     return [name for name in names if _is_shared(name)]
 
 
@@ -239,6 +270,6 @@ def _seen(path: Path) -> dict[str, str]:
 def _is_json(content: bytes) -> bool:
     try:
         json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

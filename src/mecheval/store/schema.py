@@ -14,6 +14,10 @@ WHOLE_NUMBERS = {"INTEGER": 32, "BIGINT": 64}
 """DuckDB's types and their bits."""
 
 STATUSES = ("running", "interrupted", "done", "diverged", "failed")
+YEARS = 1970, 2200
+"""First and last year of the times that are taken from a store."""
+LONGEST_TEXT = 20_000
+"""Characters of a text that are taken from a store; names have a few, the evidence of a verdict some hundreds."""
 WHOLE = ("done", "diverged")
 """The trainer writes its status last, so a run with one of these has all its tables."""
 
@@ -41,9 +45,9 @@ class Column:
             if self.type == "TIMESTAMP":
                 return _utc(value)
             if self.type == "JSON":
-                return _object(value)
+                return _config(value)
             return _text(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"column {self.name}: {error}") from None
 
 
@@ -67,33 +71,46 @@ class Table:
 def _whole_number(value: Any, bits: int) -> int:
     number = operator.index(value)
     if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
-        raise ValueError(f"{number} does not fit into {bits} bits")
+        raise ValueError(f"{_shown(number)} does not fit into {bits} bits")
     return number
 
 
 def _number(value: Any) -> float | None:
     if isinstance(value, str):  # float("nan") would pass for a number
-        raise TypeError(f"not a number: {value!r}")
+        raise TypeError(f"not a number: {_shown(value)}")
     number = float(value)
     return None if math.isnan(number) else number
 
 
 def _utc(value: Any) -> datetime:
     time: datetime = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    if not YEARS[0] <= time.year <= YEARS[1]:
+        raise ValueError(f"the year {time.year} is not between {YEARS[0]} and {YEARS[1]}")
     return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _config(value: Any) -> dict[str, Any]:
+    """Parts by name, as a run config has them: each holds names and values, but for the seed."""
     if not isinstance(value, dict):
-        raise TypeError(f"not a dict: {value!r}")
+        raise TypeError(f"not a dict: {_shown(value)}")
+    for name, part in value.items():
+        if not isinstance(part, dict) and type(part) is not int:
+            raise TypeError(f"part {_shown(name)} is neither names and values nor a whole number: {_shown(part)}")
     json.dumps(value, allow_nan=False)  # or it says what is not JSON
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"not text: {value!r}")
+        raise TypeError(f"not text: {_shown(value)}")
+    if len(value) > LONGEST_TEXT:
+        raise ValueError(f"a text of {len(value):,} characters; at most {LONGEST_TEXT:,} are taken")
     return value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, int) or value.bit_length() < 1000 else "a number of hundreds of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 RUN = Column("run", "VARCHAR", "id of the run: 12 hex digits, from its config")
@@ -128,7 +145,7 @@ RUNS = Table(
         Column("seconds", "DOUBLE", "time spent training, all continuations together"),
         Column("started", "TIMESTAMP", "when the run first began, UTC"),
         Column("updated", "TIMESTAMP", "when this row was last written, UTC"),
-        Column("message", "VARCHAR", "why the run failed or diverged"),
+        Column("message", "VARCHAR", "why the run failed or diverged, or what is unusual about it"),
         Column("config", "JSON", "the whole config; config->>'$.task.pairs' is one value of it"),
     ),
     order=("started", "run"),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.store.folder import RunFolder, StoreError
-from mecheval.store.schema import EFFECTS, EVALUATIONS, HISTORY, RUNS, TABLES, VERDICTS, WHOLE, Table
-from mecheval.store.tables import connect, is_readable, load_files, load_rows, one_line, seal
+from mecheval.store.folder import RunFolder
+from mecheval.store.guard import StoreError, refuse_links
+from mecheval.store.schema import EFFECTS, EVALUATIONS, HISTORY, LONGEST_TEXT, RUNS, TABLES, VERDICTS, WHOLE, Table
+from mecheval.store.seal import Record
+from mecheval.store.tables import connect, load_rows, load_runs, one_line, seal
 
 if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
     import pandas as pd  # type: ignore[import-untyped]
@@ -22,14 +25,17 @@ if TYPE_CHECKING:  # both are slow to import; only those who read a table wait f
 DEFAULT_STORE = os.environ.get("MECHEVAL_STORE") or "mecheval-store"
 ID = re.compile(r"[0-9a-f]{12}")
 FEW = 5
-TRIES = 5
-"""A run may be removed or written anew between the listing and the reading; the next listing is without the gap."""
+
+
+class StoreWarning(UserWarning):
+    """Something of a run cannot be used; the other runs can."""
 
 
 class Store:
     """The runs below `<path>/runs`; making this object touches no file.
 
-    `runs()` lists every run; the other tables hold only runs that are whole (done or diverged).
+    `runs()` lists every run; the other tables hold only runs that are whole (done or diverged). A run that cannot be
+    read, or a table that does not match its checksum, is left out with a `StoreWarning`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -38,6 +44,7 @@ class Store:
     def ids(self) -> list[str]:
         """Ids of all runs, sorted."""
         try:
+            refuse_links(self.path / "runs", self.path / "runs")
             names = [entry.name for entry in (self.path / "runs").iterdir()]
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"there is no store at {self.path}; `mecheval train` makes one.") from None
@@ -113,37 +120,51 @@ class Store:
             yield connection
 
     def _load(self, connection: DuckDBPyConnection, tables: Sequence[Table]) -> None:
-        import duckdb
+        records = self.records()
+        for table in tables:
+            if table is RUNS:
+                load_rows(connection, table, [record.row for record in records.values()])
+            else:
+                self.load_table(connection, table, records)
 
-        for _ in range(TRIES):
-            rows = self.rows()
-            whole = [self.folder(row["run"]) for row in rows if row["status"] in WHOLE]
-            try:
-                for table in tables:
-                    if table is RUNS:
-                        load_rows(connection, table, rows)
-                    else:
-                        files = [folder.table(table.name) for folder in whole]
-                        load_files(connection, table, [file for file in files if file.exists()])
-                return
-            except duckdb.Error as error:
-                problem = one_line(error)
-        files = [folder.table(table.name) for table in tables if table is not RUNS for folder in whole]
-        damaged = next((file for file in files if not is_readable(file)), self.path)
-        raise StoreError(f"cannot read {damaged}: {problem} To train a run anew, remove its folder.")
+    def load_table(self, connection: DuckDBPyConnection, table: Table, records: Mapping[str, Record]) -> None:
+        """Make `table` of what these runs, by their ids, have of it; what cannot be used is left out with a warning."""
+        files = {run: path for run, record in records.items() if record.row["status"] in WHOLE
+                 and (path := self._checked(run, record, table)) is not None}  # fmt: skip
+        for run, why in load_runs(connection, table, files).items():
+            if files[run].exists():  # else the run was removed since the listing
+                self._warn(run, f"{files[run]} cannot be used: {why}")
+
+    def _checked(self, run: str, record: Record, table: Table) -> Path | None:
+        """The file of a run's table, once it matches its checksum."""
+        folder = self.folder(run)
+        try:
+            return folder.check(record, table.name)
+        except StoreError as error:
+            if folder.exists():  # else the run was removed since the listing
+                self._warn(run, str(error))
+            return None
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of table runs; a run that cannot be read is listed as failed, so that it does not hide the others."""
-        rows = []
+        return [record.row for record in self.records().values()]
+
+    def records(self) -> dict[str, Record]:
+        """The rows of all runs by their ids, with the checksums of their files."""
+        records = {}
         for run in self.ids():
             try:
-                row = self.folder(run).status()
+                record = self.folder(run).record()
             except StoreError as error:
                 row = {column.name: None for column in RUNS.columns}
-                row |= {"run": run, "status": "failed", "message": str(error)}
-            if row["status"] is not None:  # it was removed since the listing
-                rows.append(row)
-        return rows
+                record = Record(row | {"run": run, "status": "failed", "message": str(error)[:LONGEST_TEXT]})
+                self._warn(run, str(error))
+            if record.row["status"] is not None:  # it was removed since the listing
+                records[run] = record
+        return records
+
+    def _warn(self, run: str, problem: str) -> None:
+        warnings.warn(StoreWarning(f"run {run} is left out: {problem}"), stacklevel=2)
 
 
 def _dtypes(table: Table) -> dict[str, Any]:

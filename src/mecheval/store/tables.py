@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mecheval.files import write_atomic
-from mecheval.store.schema import Table
+from mecheval.store.schema import LONGEST_TEXT, Table
 
 if TYPE_CHECKING:  # DuckDB is slow to import; only those who read or write a table wait for it
     from duckdb import DuckDBPyConnection
 
+FROM_FILE = "from_file"
+"""Column, while files are loaded, that says which file a row comes from."""
+MOST_ROWS, MOST_BYTES = 2_000_000, 1 << 30
+"""Rows of a file that is read, and their size in memory; ours have up to some hundred thousand."""
 Rows = Sequence[Mapping[str, Any]]
 
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
@@ -56,49 +59,104 @@ def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows) -> None:
 def load_files(connection: DuckDBPyConnection, table: Table, files: Sequence[Path]) -> None:
     """Make `table` from Parquet files; a column that a file lacks is NULL, one that the schema lacks is left out."""
     _create(connection, table)
+    _insert(connection, table, files)
+
+
+def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> dict[str, str]:
+    """Make `table` from the Parquet files of runs, by the runs' ids; which runs are left out, and why.
+
+    A file of another program may be no Parquet, have columns of other types, hold rows of another run, or texts without
+    bounds. All files together are quick to read; only when that fails is each read by itself.
+    """
+    try:
+        _load_runs(connection, table, files)
+        return {}
+    except _unusable():
+        pass
+    problems = {}
+    for run, path in files.items():
+        try:
+            _load_runs(connection, table, {run: path})
+        except _unusable() as error:
+            problems[run] = one_line(error)
+    _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems})
+    return problems
+
+
+def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> None:
+    _check_sizes(connection, list(files.values()))
+    _create(connection, table, FROM_FILE)
+    _insert(connection, table, list(files.values()), FROM_FILE)
+    owner = f"string_split({FROM_FILE}, '/')[-2]"
+    strange = connection.execute(f"SELECT run FROM {table.name} WHERE run IS DISTINCT FROM {owner} LIMIT 1").fetchone()
+    if strange:
+        raise ValueError(f"it has rows of run {str(strange[0])[:80]!r}.")
+    for column in table.columns:
+        if column.type == "VARCHAR":
+            [longest] = connection.execute(f"SELECT max(length({column.name})) FROM {table.name}").fetchone() or [0]
+            if longest and longest > LONGEST_TEXT:
+                raise ValueError(f"column {column.name} has a text of {longest:,} characters.")
+    connection.execute(f"ALTER TABLE {table.name} DROP COLUMN {FROM_FILE}")
+
+
+def _check_sizes(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
+    """An error unless each file says that it holds no more than is read: a small file can hold billions of rows."""
+    if not files:
+        return
+    sizes = connection.execute(
+        "SELECT sum(row_group_num_rows) FILTER (column_id = 0) AS n, sum(total_uncompressed_size) AS size "
+        f"FROM parquet_metadata(?) GROUP BY file_name HAVING n > {MOST_ROWS} OR size > {MOST_BYTES}",
+        [_names(files)],
+    )
+    if found := sizes.fetchone():
+        limits = f"at most {MOST_ROWS:,} of {MOST_BYTES:,} bytes are read"
+        raise ValueError(f"it has {int(found[0]):,} rows of {int(found[1]):,} bytes; {limits}.")
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Paths for DuckDB, for which a name would be a pattern."""
+    return [glob.escape(str(file.absolute())) for file in files]
+
+
+def _insert(connection: DuckDBPyConnection, table: Table, files: Sequence[Path], *more: str) -> None:
     if files:
-        names = ", ".join(column.name for column in table.columns)
-        read = "read_parquet(?, union_by_name = true, hive_partitioning = false)"
+        names = ", ".join([*(column.name for column in table.columns), *more])
+        file = f", filename = '{FROM_FILE}'" if more else ""
+        read = f"read_parquet(?, union_by_name = true, hive_partitioning = false{file})"
         connection.execute(
             f"INSERT INTO {table.name} SELECT {names} FROM (FROM {table.name} UNION ALL BY NAME FROM {read})",
-            [[glob.escape(str(file.absolute())) for file in files]],  # a name is not a pattern
+            [_names(files)],
         )
 
 
-def write_parquet(path: str | Path, table: Table, rows: Rows) -> None:
-    """Write rows as a Parquet file, whole or not at all; the same rows give the same bytes."""
+def _unusable() -> tuple[type[Exception], ...]:
     import duckdb
 
-    path = Path(path)
+    return duckdb.Error, ValueError
+
+
+def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
+    """Rows as the content of the Parquet file `path`; the same rows give the same bytes."""
+    import duckdb
+
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     os.close(handle)
     try:
         with connect() as connection:
             load_rows(connection, table, rows)
             connection.table(table.name).write_parquet(part, compression="zstd", use_tmp_file=False)
-        write_atomic(path, Path(part).read_bytes())
+        return Path(part).read_bytes()
     except duckdb.IOException as error:
         raise _os_error(error, path) from error
     finally:
         Path(part).unlink(missing_ok=True)
 
 
-def is_readable(file: Path) -> bool:
-    """Whether the file is not there, or is Parquet; DuckDB does not always say which of many files it cannot read."""
-    import duckdb
-
-    try:
-        with connect() as connection:
-            connection.execute("FROM read_parquet(?)", [glob.escape(str(file.absolute()))]).fetchall()
-    except duckdb.Error:
-        return not file.exists()
-    return True
-
-
-def read_parquet(path: Path, table: Table) -> list[dict[str, Any]]:
-    """The rows of a Parquet file as `write_parquet` takes them, in their order."""
+def read_parquet(run: str, path: Path, table: Table) -> list[dict[str, Any]]:
+    """The rows of one of a run's Parquet files in their order; a ValueError says why it cannot be used."""
     with connect() as connection:
-        load_files(connection, table, [path])
+        for problem in load_runs(connection, table, {run: path}).values():
+            raise ValueError(problem)
         rows = connection.execute(f"FROM {table.name}").fetchall()
     return [dict(zip((column.name for column in table.columns), row, strict=True)) for row in rows]
 
@@ -109,9 +167,9 @@ def one_line(error: Exception) -> str:
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
 
-def _create(connection: DuckDBPyConnection, table: Table) -> None:
-    columns = ", ".join(f"{column.name} {column.type}" for column in table.columns)
-    connection.execute(f"CREATE OR REPLACE TABLE {table.name} ({columns})")
+def _create(connection: DuckDBPyConnection, table: Table, *more: str) -> None:
+    columns = [*(f"{column.name} {column.type}" for column in table.columns), *(f"{name} VARCHAR" for name in more)]
+    connection.execute(f"CREATE OR REPLACE TABLE {table.name} ({', '.join(columns)})")
 
 
 def _plain(value: Any) -> Any:

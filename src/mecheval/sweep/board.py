@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep.estimate import Estimate
 from mecheval.sweep.job import Event, Job
@@ -22,8 +26,12 @@ REFRESH = 0.25
 """Seconds between two looks."""
 
 
-def board(console: Console, title: str, clock: Callable[[], float] = time.monotonic) -> SweepWatcher:
-    """A live table on a terminal; elsewhere a plain line for each run that ends."""
+def board(
+    console: Console, title: str, clock: Callable[[], float] = time.monotonic, log: Path | None = None
+) -> SweepWatcher:
+    """A live table on a terminal; elsewhere a plain line for each run that ends. `log` is a file for such lines."""
+    if log is not None:
+        return Boards(LogBoard(log, title, clock), board(console, title, clock))
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveBoard(console, title, clock)
     return LineBoard(console, title, clock)
@@ -100,19 +108,68 @@ class LineBoard:
         self._tally = Tally(jobs, todo, store, workers, self._clock())
         if todo:
             here = f"{len(todo)} of {len(jobs)} runs to do, {min(workers, len(todo))} at once"
-            show(self._console, f"{self._title}: {here}, about {duration(self._tally.left(self._clock()))}")
+            self._say(f"{self._title}: {here}, about {duration(self._tally.left(self._clock()))}")
 
     def event(self, event: Event) -> None:
         """A line at the end of a run, and for what is said."""
         now = self._clock()
         self._tally.event(event, now)
         if event.kind == "end":
-            show(self._console, f"{ending(self._tally.jobs[event.run], event)}  ({self._tally.summary(now)})")
+            self._say(f"{ending(self._tally.jobs[event.run], event)}  ({self._tally.summary(now)})")
         elif event.kind == "say":
-            show(self._console, event.message)
+            self._say(event.message)
 
     def end(self) -> None:
         """Nothing: the last run has said it."""
+
+    def _say(self, line: str) -> None:
+        show(self._console, line)
+
+
+class LogBoard(LineBoard):
+    """The same lines, each with its time (UTC), at the end of a file; also how far the sweep was when it ended.
+
+    The sweep is not stopped by a disk that has become full: the file then lacks lines.
+    """
+
+    def __init__(self, path: Path, title: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(Console(quiet=True), title, clock)
+        self._path = path
+        try:
+            with path.open("a"):
+                pass
+        except OSError as error:
+            raise UserError(f"cannot write the log {path}: {error.strerror or error}.") from None
+
+    def end(self) -> None:
+        """How far it is."""
+        self._say(f"{self._title}: {self._tally.summary(self._clock())}")
+
+    def _say(self, line: str) -> None:
+        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ} {line}\n")
+
+
+class Boards:
+    """Several watchers of one sweep."""
+
+    def __init__(self, *boards: SweepWatcher) -> None:
+        self._boards = boards
+
+    def begin(self, jobs: Sequence[Job], todo: Sequence[Job], store: Store, workers: int) -> None:
+        """Tell each."""
+        for each in self._boards:
+            each.begin(jobs, todo, store, workers)
+
+    def event(self, event: Event) -> None:
+        """Tell each."""
+        for each in self._boards:
+            each.event(event)
+
+    def end(self) -> None:
+        """Tell each."""
+        for each in self._boards:
+            each.end()
 
 
 class LiveBoard(LineBoard):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -13,8 +14,13 @@ from mecheval.training import Interrupted, train
 from mecheval.training.probe import STATES, probe
 from mecheval.training.watch import Quiet, Start
 
-HELD_SECONDS = 60.0
-"""How long to wait for a run that another process holds: one whose parent died is still saving it."""
+HELD_SECONDS = 2.0
+"""How long a worker waits for a run that another process holds before it gives the run back to its engine.
+
+A worker whose parent has died needs about so long to save its run and let go of it.
+"""
+HELD_LOOK_SECONDS = 1.0
+"""Seconds between two looks at runs that other processes hold."""
 TELL_SECONDS = 0.5
 """Between two reports of a run's step."""
 
@@ -48,8 +54,12 @@ class Event(NamedTuple):
     kind: Literal["begin", "step", "say", "end"]
     step: int = 0
     accuracy: float | None = None  # on dev, the latest
-    status: str = ""  # at the end: done, diverged or failed; from a worker that was told to stop: interrupted
-    message: str = ""  # what is said; at the end, why it failed
+    status: str = ""  # at the end: done, diverged or failed; for the engine alone: interrupted or held (`NO_END`)
+    message: str = ""  # what is said; at the end, why it failed; for a run that is held, who holds it
+
+
+NO_END = ("interrupted", "held")
+"""With these, a worker gives a run back to its engine: it was told to stop, or another process has the run."""
 
 
 Tell = Callable[[Event], None]
@@ -63,8 +73,9 @@ class Engine(Protocol):
     def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
         """Work on all jobs; `tell` is called in this process, one event at a time.
 
-        A job whose worker dies is begun again and goes on from its checkpoint, a few times at most. Returns when every
-        job has ended. A signal (Ctrl-C, SIGTERM) has the workers save and stop, and raises `Stopped`.
+        A job whose worker dies is begun again and goes on from its checkpoint, a few times at most. A run that another
+        process holds comes last; its result is taken from that process, or the run goes on here if the other one dies.
+        Returns when every job has ended. A signal (Ctrl-C, SIGTERM) has the workers save and stop; it raises `Stopped`.
         """
 
 
@@ -81,17 +92,20 @@ def work(
 ) -> str:
     """Train a job's run and intervene on it, or do what is missing of that; its status, after telling its end.
 
-    `saved` is called whenever a checkpoint has been written. What goes wrong is told, not raised.
+    The status is `held`, after `HELD_SECONDS`, if another process works on the run. `saved` is called whenever a
+    checkpoint has been written. What goes wrong is told, not raised.
     """
     folder = Store(store).folder(job.run)
     watcher = _Teller(job.run, tell)
     try:
-        _patiently(lambda: train(job.config, store, [watcher], checkpoint_seconds, saved))
+        _patiently(folder, lambda: train(job.config, store, [watcher], checkpoint_seconds, saved))
         for split in missing(job, folder):
-            _patiently(lambda split=split: probe(folder, split=split))  # type: ignore[misc]
+            _patiently(folder, lambda split=split: probe(folder, split=split))  # type: ignore[misc]
         status, message = str(folder.status()["status"]), ""
     except Interrupted:
         status, message = "interrupted", ""
+    except RunHeld as error:
+        status, message = "held", str(error)
     except Exception as error:  # one run's failure is no reason to stop the others
         status, message = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
     tell(Event(job.run, "end", watcher.at, watcher.accuracy, status, message))
@@ -107,17 +121,65 @@ def missing(job: Job, folder: RunFolder) -> list[str]:
     return [split for split in job.splits if split not in judged]
 
 
-def _patiently(act: Callable[[], object]) -> None:
-    """Do something to a run; while another process holds it, wait."""
+def _patiently(folder: RunFolder, act: Callable[[], object]) -> None:
+    """Do something to a run; while another process holds it, wait a moment."""
     until = time.monotonic() + HELD_SECONDS
     while True:
         try:
+            if folder.is_held():  # then there is no need to build a model first
+                with folder.exclusive():  # which says who holds it
+                    pass
             act()
             return
         except RunHeld:
             if time.monotonic() >= until:
                 raise
-            time.sleep(0.5)
+            time.sleep(HELD_SECONDS / 8)
+
+
+class Held:
+    """The jobs of a sweep whose runs other processes hold.
+
+    An engine puts them here when a worker gives them back, and takes each one out again once nobody holds it: then
+    the other process has finished it, or has died and left it to whoever comes next.
+    """
+
+    def __init__(self, store: str) -> None:
+        self._store, self._jobs, self._said = Store(store), deque[tuple[Job, str]](), set[tuple[str, str]]()
+        self._next = 0.0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job, message: str) -> None:
+        """Put a job here; `message` says who holds it."""
+        self._jobs.append((job, message))
+
+    def free(self) -> Job | None:
+        """A job that nobody holds any more; it looks at the locks only every `HELD_LOOK_SECONDS`."""
+        now = time.monotonic()
+        if now < self._next:
+            return None
+        for place, (job, _) in enumerate(self._jobs):
+            if not self._is_held(job):
+                del self._jobs[place]
+                return job
+        self._next = now + HELD_LOOK_SECONDS
+        return None
+
+    def say(self, tell: Tell) -> None:
+        """Tell what is waited for, and who holds it; once for each holder."""
+        for job, message in self._jobs:
+            if (job.run, message) not in self._said:
+                self._said.add((job.run, message))
+                then = "Waiting for it to end or to let go."
+                tell(Event(job.run, "say", message=f"{job.config.title}: {message} {then}"))
+
+    def _is_held(self, job: Job) -> bool:
+        try:
+            return self._store.folder(job.run).is_held()
+        except OSError:  # whoever works on the run tells what is wrong with it
+            return False
 
 
 class _Teller(Quiet):

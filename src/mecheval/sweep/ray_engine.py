@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
-import re
-import secrets
-import signal
-import socket
-import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,17 +15,17 @@ from mecheval.errors import UserError
 from mecheval.mixers import own
 from mecheval.store import StoreError
 from mecheval.store.mirror import Mirror, is_url, local_copy
-from mecheval.sweep.job import Event, Job, Stopped, Tell
-from mecheval.sweep.local import ONE_THREAD
+from mecheval.sweep.job import Event, Held, Job, Stopped, Tell
+from mecheval.sweep.local import WORKER
+from mecheval.sweep.marker import marked, remove_stale
+from mecheval.sweep.ray_join import CONNECT_SECONDS, Connection, import_ray, last_line
 from mecheval.sweep.ray_task import task
 from mecheval.training.signals import Request, stop_requests
 
 LOOK_SECONDS = 0.5
 """Between two looks at events, results and signals."""
-CONNECT_SECONDS = 5.0
 STOP_SECONDS = 30.0
 """How long runs may take to save when the sweep is stopped; then they are killed where they were last saved."""
-ADDRESS = re.compile(r"(?P<host>[^/\s]+):(?P<port>\d+)")
 
 
 class RayEngine:
@@ -46,59 +40,39 @@ class RayEngine:
     ) -> None:
         self.address, self.cpus, self.gpus = address, cpus, gpus
         self.tries, self.checkpoint_seconds = tries, checkpoint_seconds
-        self._joined = False
+        self._connection = Connection(address)
         self._join()
         self.workers = self.room(1)
         if not self.workers:
             problem = self.no_room(1)
-            self._leave()
+            self._connection.leave()
             raise UserError(problem)
 
     def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
         """See `Engine`."""
         self._join()
         try:
+            warning = self._connection.warning()
+            if warning and jobs:
+                tell(Event(jobs[0].run, "say", message=warning))
             with _marked(store) as (place, marker), stop_requests() as request:
                 _Sweep(self, jobs, place, marker, tell).run(request)
         finally:
-            self._leave()
+            self._connection.leave()
         if request.signal is not None:
             raise Stopped(request.signal)
 
     def _join(self) -> None:
-        """Connect, unless this process is connected already. Ray's own words go to its log files."""
-        ray = _ray()
-        if ray.is_initialized():
-            return
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a Ray of one's own reports to nobody
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns about the future
-        own = self.address is None
-        _check_address(self.address)
-        try:
-            with _handlers_kept():
-                ray.init(
-                    "local" if own else self.address, include_dashboard=False if own else None, log_to_driver=False,
-                    logging_level=logging.ERROR,
-                )  # fmt: skip
-        except Exception as error:
-            where = "start Ray here" if own else f"join the Ray cluster at {self.address}"
-            raise UserError(f"cannot {where}: {_short(error)}") from None
-        self._joined = True
-
-    def _leave(self) -> None:
-        if self._joined:
-            self._joined = False
-            with _handlers_kept():
-                _ray().shutdown()
+        self._connection.join()
 
     def room(self, threads: int) -> int:
         """How many jobs of so many threads all nodes together can take."""
-        nodes = [node["Resources"] for node in _ray().nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
         return sum(fits(node, self.cpus * threads, self.gpus) for node in nodes)
 
     def no_room(self, threads: int) -> str:
         """What is wanted, and what there is."""
-        nodes = [node["Resources"] for node in _ray().nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
         wanted = f"{self.cpus * threads:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
         have = sorted({f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes})
         there = f"nodes have: {'; '.join(have) or 'none'}"
@@ -109,13 +83,14 @@ class _Sweep:
     """One call of `RayEngine.run`."""
 
     def __init__(self, engine: RayEngine, jobs: list[Job], store: str, marker: str, tell: Tell) -> None:
-        ray = _ray()
+        ray = import_ray()
         self.ray, self.engine, self.store, self.marker, self.tell = ray, engine, store, marker, tell
         self.tries = Counter[str]()
         self.ended: set[str] = set()
         self.mailbox: Any = _mailbox(ray)
         self.task = ray.remote(task)
         self.under_way: dict[Any, Job] = {}  # by the reference to the task's result
+        self.held = Held(store)
         for threads in sorted({job.config.machine.threads for job in jobs}):
             if not engine.room(threads):
                 raise UserError(engine.no_room(threads))
@@ -124,7 +99,7 @@ class _Sweep:
 
     def submit(self, job: Job) -> None:
         """Have Ray begin the job when a node has room for it. Ray's own retries are off: they would be silent."""
-        environment = {**ONE_THREAD, **own.environment()}
+        environment = {**WORKER, **own.environment()}
         options = {"num_cpus": self.engine.cpus * job.config.machine.threads, "num_gpus": self.engine.gpus}
         submitted = self.task.options(
             **options, max_retries=0, runtime_env={"env_vars": environment}, name=job.config.title
@@ -134,13 +109,24 @@ class _Sweep:
     def run(self, request: Request) -> None:
         """Until every job has ended, or a signal comes."""
         try:
-            while self.under_way and not request:
-                ready, _ = self.ray.wait(list(self.under_way), timeout=LOOK_SECONDS)
+            while (self.under_way or self.held) and not request:
+                while job := self.held.free():
+                    self.submit(job)
+                ready = self.wait()
                 self.pass_on_events()
                 for result in ready:
                     self.take(result, self.under_way.pop(result))
         finally:  # also after an error of whoever listens: no task outlives the sweep
             self.stop()
+
+    def wait(self) -> list[Any]:
+        """The tasks that have ended, after a while at most; tell it if all that is left are runs that others hold."""
+        if self.under_way:
+            ready: list[Any] = self.ray.wait(list(self.under_way), timeout=LOOK_SECONDS)[0]
+            return ready
+        self.held.say(self.tell)
+        time.sleep(LOOK_SECONDS)
+        return []
 
     def pass_on_events(self) -> None:
         """Tell what the tasks have said."""
@@ -164,12 +150,14 @@ class _Sweep:
         try:
             event = Event(*json.loads(self.ray.get(result)))
         except (errors.RayTaskError, errors.RuntimeEnvSetupError, errors.TaskUnschedulableError) as error:
-            event = Event(job.run, "end", status="failed", message=_short(error))
+            event = Event(job.run, "end", status="failed", message=last_line(error))
         except errors.RayError as error:
             self.begin_again(job, f"its worker died ({type(error).__name__})")
             return
         if event.status == "interrupted":  # by someone else's signal, as when a node is shut down
             self.begin_again(job, "its worker was told to stop")
+        elif event.status == "held":
+            self.held.add(job, event.message)
         else:
             self.end(event, job)
 
@@ -230,67 +218,16 @@ def _mailbox(ray: ModuleType) -> Any:
 def _marked(store: str) -> Iterator[tuple[str, str]]:
     """The store's place as tasks open it, with a file in it by which a task knows that it sees the same folder."""
     if is_url(store):
-        Mirror(store)  # an error here and now if it cannot be opened
+        Mirror(store).check()  # an error here and now if nothing can be written there
         yield store, ""
         return
     place = Path(store).absolute()
-    marker = place / f".sweep-{secrets.token_hex(8)}"
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        marker.touch()
-    except OSError as error:
-        raise StoreError(f"cannot write {marker}: {error.strerror}.") from error
-    try:
-        yield str(place), marker.name
-    finally:
-        marker.unlink(missing_ok=True)
-
-
-def _ray() -> ModuleType:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError:
-        raise UserError("Ray is not installed; `pip install 'mecheval[ray]'`.") from None
-    return ray
-
-
-def _check_address(address: str | None) -> None:
-    """Ray waits for minutes for a head that is not there, and then ends the process: so look first."""
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "auto")
-    if address in (None, "auto"):
-        return
-    found = ADDRESS.fullmatch(address)
-    if not found:
-        raise UserError(f"the address of a Ray cluster is auto or host:port, like 10.0.0.5:6379 (got {address!r}).")
-    try:
-        socket.create_connection((found["host"], int(found["port"])), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        why = f"{error}; `ray start --head` on that machine starts one."
-        raise UserError(f"cannot join the Ray cluster at {address}: {why}") from None
-
-
-@contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """Ray sets its own handler of SIGTERM; afterwards it is as before."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    remove_stale(place)
+    with marked(place) as marker:
+        yield str(place), marker
 
 
 def fits(node: dict[str, float], cpus: float, gpus: float) -> int:
     """How many shares of so many CPUs and GPUs a node has."""
     shares = [int(node.get(name, 0) / share) for name, share in (("CPU", cpus), ("GPU", gpus)) if share]
     return min(shares, default=1)
-
-
-def _short(error: BaseException) -> str:
-    """The last line of an error: for one from a task, what went wrong rather than where."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1].strip()

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mecheval.store import Store
+from mecheval.store import Store, StoreError
 from mecheval.store.schema import WHOLE
 from mecheval.sweep.estimate import Estimate
 from mecheval.sweep.job import Engine, Event, Job
+from mecheval.sweep.marker import remove_stale
+from mecheval.sweep.writable import check_writable
 
 
 class SweepWatcher(Protocol):
@@ -47,7 +49,8 @@ class Swept:
 def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatcher, address: str = "") -> Swept:
     """Bring every job to its end: done runs are left alone, interrupted ones go on, failed ones are tried again.
 
-    `address` is what workers open when the store is a local copy of one that is elsewhere.
+    `address` is what workers open when the store is a local copy of one that is elsewhere. A store that cannot be
+    written is refused before anything is computed.
     """
     jobs = merged(jobs)
     todo = in_order(pending(jobs, store), store)
@@ -58,12 +61,15 @@ def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatch
             ended[event.run] = event
         watcher.event(event)
 
+    if todo:
+        check_writable(store.path / "runs", "store")
     watcher.begin(jobs, todo, store, engine.workers)
     try:
         if todo:
             engine.run(todo, address or str(store.path), hear)
     finally:
         watcher.end()
+        remove_stale(store.path)  # of a sweep on a cluster that was killed, and that this one may have finished
     failures = [Failure(job.run, job.config.title, ended[job.run].message) for job in todo
                 if job.run in ended and ended[job.run].status == "failed"]  # fmt: skip
     states = statuses(store)
@@ -102,7 +108,10 @@ def pending(jobs: Sequence[Job], store: Store) -> list[Job]:
 
 def rows_of(store: Store) -> list[dict[str, Any]]:
     """Rows of table runs; none where there is no store yet."""
-    return store.rows() if (store.path / "runs").is_dir() else []
+    try:
+        return store.rows() if (store.path / "runs").is_dir() else []
+    except OSError as error:  # such as a folder above it that one may not look into
+        raise StoreError(f"cannot read {store.path}: {error.strerror or error}.") from error
 
 
 def statuses(store: Store) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from mecheval import rng
 from mecheval.errors import UserError
 from mecheval.kernels import kernel
-from mecheval.tasks.base import MAX_ATTEMPTS, TASKS, Task, TaskOptions
+from mecheval.tasks.base import MAX_ATTEMPTS, MAX_WORK, MAX_WORK_EACH, MOST_SEED, TASKS, Task, TaskOptions
 from mecheval.tasks.corpus import Corpus, Document, Query, small_ints
 from mecheval.tasks.holdout import Holdout, allowed, holdout
 from mecheval.types import BOS, EOS, FACTS, FIRST_SYMBOL, ROLES, Split
@@ -22,13 +22,13 @@ from mecheval.types import BOS, EOS, FACTS, FIRST_SYMBOL, ROLES, Split
 class AROptions(TaskOptions):
     """Options of associative recall."""
 
-    pairs: int = Field(16, ge=1, description="key-value pairs in a document")
+    pairs: int = Field(16, ge=1, le=1 << 20, description="key-value pairs in a document")
     keys: int = Field(4096, ge=1, lt=1 << 24, description="key symbols")
     values: int = Field(4096, ge=1, lt=1 << 24, description="value symbols, disjoint from the keys")
-    queries: int = Field(1, ge=1, description="queries in a document, about different pairs")
+    queries: int = Field(1, ge=1, le=1 << 20, description="queries in a document, about different pairs")
     query: Literal["key", "value"] = Field("key", description="what is asked; value = reverse recall")
     holdout: float = Field(0.0, ge=0, lt=1, description="share of (key, value) pairs that only test asks about")
-    holdout_seed: int = Field(0, ge=0, description="which pairs those are")
+    holdout_seed: int = Field(0, ge=0, le=MOST_SEED, description="which pairs those are")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -61,6 +61,11 @@ class AR(Task):
     def max_tokens(self) -> int:
         """All documents have this length."""
         return 2 * self.options.pairs + 2 * self.options.queries + 3
+
+    @property
+    def bytes_each(self) -> int:
+        """The tokens twice, as they are drawn and as they are stored, and what is asked."""
+        return super().bytes_each + 6 * self.max_tokens + 8 * self.options.queries
 
     def symbol(self, token: int) -> str:
         """k0, k1, ... and v0, v1, ..."""
@@ -107,7 +112,8 @@ class AR(Task):
         facts = np.empty((n, len(FACTS)), np.int32)
         predict_at, targets = np.empty((n, o.queries), np.int32), np.empty((n, o.queries), np.int32)
         sizes = (o.pairs, o.keys, o.values, o.queries, o.query == "value")
-        if not fill(rng.key(seed, split), start, *sizes, *side, tokens, roles, predict_at, targets, facts):
+        work = MAX_WORK + n * MAX_WORK_EACH
+        if not fill(rng.key(seed, split), start, *sizes, *side, work, tokens, roles, predict_at, targets, facts):
             raise UserError(self._gave_up(split))
         starts = np.arange(n + 1, dtype=np.int64) * length
         flat = tokens.ravel().astype(small_ints(self.vocab_size))
@@ -120,7 +126,7 @@ class AR(Task):
     def _gave_up(self, split: Split) -> str:
         o = self.options
         return (
-            f"ar: {MAX_ATTEMPTS} drafts of a {split} document had fewer than queries={o.queries} pairs that "
+            f"ar: up to {MAX_ATTEMPTS} drafts of a {split} document had fewer than queries={o.queries} pairs that "
             f"holdout={o.holdout} lets {split} ask; use more pairs, fewer queries or another holdout."
         )
 
@@ -143,11 +149,14 @@ def draw_distinct(state: rng.U64, pool: NDArray[np.int64], swaps: NDArray[np.int
 @kernel
 def fill(
     stream: np.uint64, start: int, pairs: int, n_keys: int, n_values: int, queries: int, reverse: bool,
-    hash_key: np.uint64, cut: np.uint64, held_out: bool,
+    hash_key: np.uint64, cut: np.uint64, held_out: bool, work: int,
     tokens: NDArray[np.int32], roles: NDArray[np.int32], predict_at: NDArray[np.int32],
     targets: NDArray[np.int32], facts: NDArray[np.int32],
 ) -> bool:  # fmt: skip
-    """`AR.document` for many documents; False when one was given up. Role and fact columns as in ROLES, FACTS."""
+    """`AR.document` for many documents; False when one was given up. Role and fact columns as in ROLES, FACTS.
+
+    `work` is how many pairs of rejected drafts there may be in all.
+    """
     key_pool, value_pool = np.arange(n_keys), np.arange(n_values)
     keys, values, swaps = np.empty(pairs, np.int64), np.empty(pairs, np.int64), np.empty(pairs, np.int64)
     eligible, asked = np.empty(pairs, np.int64), np.empty(queries, np.int64)
@@ -165,6 +174,9 @@ def fill(
                 count += allowed(hash_key, cut, held_out, keys[i], values[i])
             if count >= queries:
                 break
+            work -= pairs
+            if work < 0:
+                return False
         if count < queries:
             return False
         for j in range(queries):

@@ -16,9 +16,9 @@ from pydantic import Field, field_validator, model_validator
 
 from mecheval import rng
 from mecheval.errors import UnknownName, UserError
-from mecheval.tasks import atr_kernel
+from mecheval.tasks import atr_kernel, pcfg
 from mecheval.tasks.atr_kernel import KINDS
-from mecheval.tasks.base import MAX_ATTEMPTS, TASKS, Task, TaskOptions
+from mecheval.tasks.base import MAX_ATTEMPTS, MAX_WORK, MAX_WORK_EACH, MOST_SEED, TASKS, Task, TaskOptions
 from mecheval.tasks.corpus import Corpus, Document, Query, small_ints
 from mecheval.tasks.holdout import Holdout, holdout
 from mecheval.tasks.lengths import length_range
@@ -40,20 +40,22 @@ class ATROptions(TaskOptions):
     """Options of associative treecall; the first eight are the grammar's."""
 
     terminals: int = Field(20, ge=1, lt=1 << 24, description="|Σ|, terminal symbols")
-    nonterminals: int = Field(40, ge=1, description="|N|, nonterminal symbols")
-    max_depth: int = Field(10, ge=1, description="levels of nonterminals; children are on deeper levels")
-    max_rhs: int = Field(5, ge=2, description="L_max, symbols on a right-hand side, the head included")
-    max_rules: int = Field(5, ge=1, description="R_max, rules of a nonterminal")
+    nonterminals: int = Field(40, ge=1, le=pcfg.MAX_NONTERMINALS, description="|N|, nonterminal symbols")
+    max_depth: int = Field(10, ge=1, le=1 << 20, description="levels of nonterminals; children are on deeper levels")
+    max_rhs: int = Field(5, ge=2, le=1000, description="L_max, symbols on a right-hand side, the head included")
+    max_rules: int = Field(5, ge=1, le=1000, description="R_max, rules of a nonterminal")
     head: Literal["left", "right"] = Field("right", description="where the head terminal (the parent) stands")
-    terminal_weight: float = Field(20.0, ge=0, description="r_Σ, weight of a terminal child against 1 a nonterminal")
-    grammar_seed: int = Field(0, ge=0, description="which grammar is drawn")
+    terminal_weight: float = Field(
+        20.0, ge=0, le=1e9, description="r_Σ, weight of a terminal child against 1 a nonterminal"
+    )
+    grammar_seed: int = Field(0, ge=0, le=MOST_SEED, description="which grammar is drawn")
     grammar: dict[str, Any] | None = Field(None, description="your own grammar (a file or its data) instead")
     query: tuple[str, ...] = Field(("parent",), description=f"what is asked: one or more of {', '.join(KINDS)}")
-    queries: int = Field(1, ge=1, description="queries in a document, all different")
-    min_length: int = Field(3, ge=2, description="terminals of the shortest document")
-    max_length: int = Field(1024, ge=2, lt=1 << 24, description="terminals of the longest document")
+    queries: int = Field(1, ge=1, le=1 << 16, description="queries in a document, all different")
+    min_length: int = Field(3, ge=2, le=1 << 20, description="terminals of the shortest document")
+    max_length: int = Field(1024, ge=2, le=1 << 20, description="terminals of the longest document")
     holdout: float = Field(0.0, ge=0, lt=1, description="share of (query, answer) symbols that only test asks about")
-    holdout_seed: int = Field(0, ge=0, description="which combinations those are")
+    holdout_seed: int = Field(0, ge=0, le=MOST_SEED, description="which combinations those are")
 
     @field_validator("grammar", mode="before")
     @classmethod
@@ -79,6 +81,8 @@ class ATROptions(TaskOptions):
     def _fits(self) -> Self:
         if self.min_length > self.max_length:
             raise ValueError(f"min_length={self.min_length} exceeds max_length={self.max_length}")
+        rules = self.nonterminals * self.max_rules
+        pcfg.check_size(self.nonterminals, rules, rules * (self.max_rhs - 1), self.nonterminals * self.terminals)
         return self
 
 
@@ -138,6 +142,11 @@ class ATR(Task):
         """The longest sentence, with its frame."""
         o = self.options
         return self._limit + 3 + o.queries * (3 if len(o.query) > 1 else 2)
+
+    @property
+    def bytes_each(self) -> int:
+        """What is asked, and at least as many terminals as the shortest document has, with their place in the tree."""
+        return super().bytes_each + 6 * self.options.min_length + 14 * self.options.queries
 
     def symbol(self, token: int) -> str:
         """The terminal's name in the grammar; ?parent and so on for query types."""
@@ -218,15 +227,15 @@ class ATR(Task):
         predict_at, targets = np.empty((n, o.queries), np.int32), np.empty((n, o.queries), np.int32)
         kinds = np.array([KINDS.index(kind) for kind in o.query])
         packed: list[tuple[NDArray[np.integer], ...]] = []
-        done = 0
+        done, work = 0, np.array([MAX_WORK + n * MAX_WORK_EACH])
         while done < n:
             wrote = atr_kernel.fill(
                 stream, start + done, *self._tables, *self._side(split),
-                o.min_length, self._limit, kinds, FIRST_SYMBOL + len(self.grammar.terminals), MAX_ATTEMPTS,
+                o.min_length, self._limit, kinds, FIRST_SYMBOL + len(self.grammar.terminals), MAX_ATTEMPTS, work,
                 tokens, tree, heads, starts[done:],
                 roles[done:], predict_at[done:], targets[done:], facts[done:], rejected,
             )  # fmt: skip
-            if rejected.sum() >= MAX_ATTEMPTS:
+            if rejected.sum() >= MAX_ATTEMPTS or work[0] < 0:
                 raise UserError(self._gave_up(rejected.tolist()))
             used = starts[done + wrote] - starts[done]
             small = (
@@ -267,7 +276,7 @@ class ATR(Task):
         o = self.options
         short, long, mute = rejected
         return (
-            f"atr: gave up after {MAX_ATTEMPTS} drafts of one document: {short} were shorter than "
+            f"atr: gave up after {sum(rejected)} drafts of one document: {short} were shorter than "
             f"min_length={o.min_length}, {long} longer than max_length={o.max_length}, and {mute} could not be asked "
             f"{o.queries} {' or '.join(o.query)} question(s). Change these limits or the grammar."
         )

@@ -24,6 +24,7 @@ KINDS = ("parent", "sibling", "child", "grandparent")
 """Query types by number."""
 
 TOO_LONG = -1
+"""What `grow` returns for a draft that would be too long, less the terminals that it had by then."""
 
 
 class Tables(NamedTuple):
@@ -62,7 +63,7 @@ def grow(
     head_cuts: rng.U64, right: bool, max_length: int,
     symbols: I64, parents: I64, rules: I64, waiting: I64, waiting_parent: I64,
 ) -> int:  # fmt: skip
-    """Draw a derivation; returns the number of terminals, or TOO_LONG.
+    """Draw a derivation; returns the number of terminals, or TOO_LONG less the number of terminals so far.
 
     Fills symbols, parents (position of each terminal's parent, -1 at the root) and rules (number of the rule that
     a terminal heads, -1 at leaves). Terminals are written head first, so that a parent's position is known when
@@ -80,7 +81,7 @@ def grow(
             symbol = rng.pick(state, head_cuts, X * n_terminals, (X + 1) * n_terminals)
             low, high = first_child[rule], first_child[rule + 1]
             if n + 1 + depth + high - low > max_length:  # every waiting symbol becomes at least one terminal
-                return TOO_LONG
+                return TOO_LONG - n
             for i in range(high - low):
                 waiting[depth] = children[low + i] if right else children[high - 1 - i]
                 waiting_parent[depth] = n
@@ -160,14 +161,15 @@ def fill(
     stream: np.uint64, number: int,
     start: I64, first_rule: I64, rule_cuts: rng.U64, first_child: I64, children: I64, head_cuts: rng.U64, right: bool,
     hash_key: np.uint64, cut: np.uint64, held_out: bool,
-    min_length: int, max_length: int, kinds: I64, first_kind_token: int, max_attempts: int,
+    min_length: int, max_length: int, kinds: I64, first_kind_token: int, max_attempts: int, work: I64,
     tokens: I32, tree: I32, heads: I32, starts: I64,
     roles: I32, predict_at: I32, targets: I32, facts: I32, rejected: I64,
 ) -> int:  # fmt: skip
     """`ATR.document` for document `number` and those after it; returns how many were written.
 
     Stops when the rows or the flat buffers (tokens, tree = parents, heads = rules) are full, or when a document
-    was given up after `max_attempts`, which `rejected` (too short, too long, nothing to ask) then adds up to.
+    was given up after `max_attempts`, which `rejected` (too short, too long, nothing to ask) then adds up to. `work`
+    (1,) counts down with every symbol of a rejected draft; below 0, the document at hand is given up, too.
     """
     n_terminals = len(head_cuts) // (len(first_rule) - 1)
     queries, several = predict_at.shape[1], len(kinds) > 1
@@ -185,13 +187,14 @@ def fill(
             asked_kind[j] = kinds[rng.below(state, len(kinds))]
         n, eligible, done = 0, 0, False
         rejected[:] = 0
-        while not done and rejected.sum() < max_attempts:
+        while not done and rejected.sum() < max_attempts and work[0] >= 0:
             n = grow(
                 state, start, first_rule, rule_cuts, first_child, children, head_cuts, right, max_length,
                 symbols, parents, rules, waiting, waiting_parent,
             )  # fmt: skip
-            if n == TOO_LONG or n < min_length:
-                rejected[int(n == TOO_LONG)] += 1
+            if n < min_length:
+                work[0] -= 1 + (n if n >= 0 else TOO_LONG - n)
+                rejected[int(n < 0)] += 1
                 continue
             done = True
             for j in range(queries):
@@ -208,6 +211,7 @@ def fill(
                         count -= 1
                 if count == 0:
                     done = False
+                    work[0] -= (j + 2) * n
                     rejected[2] += 1
                     break
                 asked[j] = draw_query(state, n, answer, group, members)

@@ -15,12 +15,18 @@ from pydantic import BaseModel, ConfigDict
 
 from mecheval import rng
 from mecheval.errors import UnknownName, UserError, parse_options
+from mecheval.memory import check_fits
 from mecheval.registry import Registry
 from mecheval.tasks.corpus import Corpus, Document, frame
-from mecheval.types import BOS, EOS, PAD, Batch, Split, check_split
+from mecheval.types import BOS, EOS, FACTS, PAD, ROLES, Batch, Split, check_split
 
 MAX_ATTEMPTS = 10_000
 """Rejected drafts of one document after which a sampler gives up and explains, instead of looping for ever."""
+MAX_WORK, MAX_WORK_EACH = 10**8, 500_000
+"""Symbols of rejected drafts after which a sampler gives up, too: so many in all, and so many more for each document
+that is asked for. That is a few seconds, or hundreds of rejected drafts for every document of the paper's length."""
+MOST_SEED = (1 << 64) - 1
+"""The largest seed that the random numbers take."""
 
 
 class TaskOptions(BaseModel):
@@ -61,6 +67,11 @@ class Task(ABC):
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         """The token ids that may replace the one at position `key` of a document `tokens` (length,)."""
 
+    @property
+    def bytes_each(self) -> int:
+        """Memory that one document of a corpus takes at least; what varies from document to document is left out."""
+        return 8 + 4 * (len(ROLES) + len(FACTS))
+
     def symbol(self, token: int) -> str:
         """A token's name for people."""
         return {PAD: "PAD", BOS: "BOS", EOS: "EOS"}.get(token, str(token))
@@ -73,6 +84,7 @@ class Task(ABC):
         """The same documents stored compactly: a fixed training set is `task.corpus(100_032)`."""
         if n < 1 or start < 0:
             raise UserError(f"{self.name}: the number of documents must be positive (got n={n}, start={start}).")
+        check_fits(2 * n * self.bytes_each, f"{self.name}: {n:,} documents")  # other things need memory, too
         return self._fill(n, check_split(split), seed, start)
 
     def stream(self, batch_size: int, split: str = "train", seed: int = 0, start: int = 0) -> Iterator[Batch]:

@@ -5,17 +5,38 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 
 from mecheval import rng
-from mecheval.errors import UnknownName, UserError
+from mecheval.errors import UnknownName, UserError, shown
 from mecheval.files import write_atomic
+from mecheval.plain import load_file
 
 Head = Literal["left", "right"]
+
+MAX_NONTERMINALS, MAX_RULES, MAX_CHILDREN, MAX_HEADS = 2000, 10_000, 200_000, 1 << 22
+"""Upper bounds of a grammar: its nonterminals, its rules, the children of all rules together, and the probabilities of
+heads (nonterminals times terminals). The paper's have 40, 200, 800 and 327,680; these take some seconds."""
+LARGE = 1e300
+"""Weights above this are scaled before they are added up."""
+MAX_NAME = 100
+"""Most characters of a symbol's name."""
+
+
+def check_size(nonterminals: int, rules: int, children: int, heads: int) -> None:
+    """An error when a grammar is, or could become, too large."""
+    for what, size, limit in (
+        ("nonterminals", nonterminals, MAX_NONTERMINALS),
+        ("rules", rules, MAX_RULES),
+        ("children in its rules", children, MAX_CHILDREN),
+        ("probabilities of heads (nonterminals times terminals)", heads, MAX_HEADS),
+    ):
+        if size > limit:
+            raise UserError(f"grammar: it can have at most {limit:,} {what} (got {size:,}).")
 
 
 @dataclass(frozen=True)
@@ -41,6 +62,9 @@ class Grammar:
     start: tuple[str, ...]  # a document starts from one of these, uniformly
 
     def __post_init__(self) -> None:
+        rules = [rule for rules in self.rules.values() for rule in rules]
+        children = sum(len(rule.children) for rule in rules)
+        check_size(len(self.rules), len(rules), children, len(self.rules) * len(self.terminals))
         problem = next(self._problems(), None)
         if problem:
             raise UserError(f"grammar: {problem}.")
@@ -48,17 +72,22 @@ class Grammar:
     def _problems(self) -> Iterator[str]:
         if not self.terminals or not self.rules or not self.start:
             yield "it is empty; it needs terminals and at least one nonterminal with a rule"
+        if len(self.start) > MAX_RULES:
+            yield f"start can have at most {MAX_RULES:,} names"
+        for name in (*self.terminals, *self.rules):
+            if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+                yield f"the name of a symbol is 1 to {MAX_NAME} printable characters (got {shown(name)})"
         clash = set(self.terminals) & set(self.rules)
         if clash:
             yield f"{sorted(clash)[0]!r} is both a terminal and a nonterminal"
         if len(set(self.terminals)) < len(self.terminals):
             yield "a terminal is listed twice"
         if self.head not in ("left", "right"):
-            yield f"head is {self.head!r}; choices: left, right"
+            yield f"head is {shown(self.head)}; choices: left, right"
         symbols = {*self.terminals, *self.rules}
         for name in self.start:
             if name not in self.rules:
-                yield f"start symbol {name!r} has no rules"
+                yield f"start symbol {shown(name)} has no rules"
         for name, rules in self.rules.items():
             if not rules:
                 yield f"nonterminal {name!r} has no rules"
@@ -126,18 +155,23 @@ class Grammar:
         right) are optional.
         """
         top = _mapping(data, "the file", {"head", "terminals", "start", "nonterminals"})
-        listed = top.get("terminals", [])
-        words = [f"t{i}" for i in range(listed)] if isinstance(listed, int) else _names(listed, "terminals")
+        listed, nonterminals = top.get("terminals", []), _mapping(top.get("nonterminals", {}), "nonterminals")
+        if type(listed) is int:
+            check_size(len(nonterminals), 0, 0, listed * max(1, len(nonterminals)))
+            words = [f"t{i}" for i in range(listed)]
+        else:
+            words = _names(listed, "terminals")
         terminals = tuple(words)
-        rules, heads = {}, {}
-        for name, entry in _mapping(top.get("nonterminals", {}), "nonterminals").items():
-            parts = _mapping(entry, f"nonterminal {name!r}", {"heads", "rules"})
-            rules[name] = _rules(name, parts.get("rules", []))
-            given = _mapping(parts.get("heads", dict.fromkeys(terminals, 1)), f"heads of {name!r}")
+        check_size(len(nonterminals), 0, 0, len(nonterminals) * len(terminals))
+        rules, heads, known = {}, {}, set(terminals)
+        for name, entry in nonterminals.items():
+            parts = _mapping(entry, f"nonterminal {shown(name)}", {"heads", "rules"})
+            rules[name] = _rules(shown(name), parts.get("rules", []))
+            given = _mapping(parts.get("heads", dict.fromkeys(terminals, 1)), f"heads of {shown(name)}")
             for terminal in given:
-                if terminal not in terminals:
-                    raise UserError(f"grammar: {UnknownName(f'head terminal of {name!r}', terminal, terminals)}")
-            heads[name] = tuple(_shares([given.get(t, 0) for t in terminals], f"heads of {name!r}"))
+                if terminal not in known:
+                    raise UserError(f"grammar: {UnknownName(f'head terminal of {shown(name)}', terminal, terminals)}")
+            heads[name] = tuple(_shares([given.get(t, 0) for t in terminals], f"heads of {shown(name)}"))
         start = tuple(_names(top.get("start") or list(rules), "start"))
         return cls(top.get("head", "right"), terminals, rules, heads, start)
 
@@ -148,14 +182,10 @@ class Grammar:
     @classmethod
     def load(cls, path: str | Path) -> Grammar:
         """Read a grammar file: JSON, or YAML when its name ends so."""
-        path = Path(path)
         try:
-            text = path.read_text()
-            data = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
-        except OSError as error:
-            raise UserError(f"grammar: cannot read {path}: {error.strerror}.") from None
-        except (ValueError, yaml.YAMLError) as error:
-            raise UserError(f"grammar: {path} is not valid {path.suffix[1:] or 'JSON'}: {_one_line(error)}.") from None
+            data = load_file(path, "YAML" if Path(path).suffix in (".yaml", ".yml") else "JSON")
+        except UserError as error:
+            raise UserError(f"grammar: {error}") from None
         return cls.from_dict(data)
 
 
@@ -170,31 +200,35 @@ def _mapping(data: Any, what: str, allowed: set[str] | None = None) -> Mapping[s
 
 def _names(data: Any, what: str) -> list[str]:
     if not isinstance(data, list | tuple):
-        raise UserError(f"grammar: {what} must be a list (got {data!r}).")
+        raise UserError(f"grammar: {what} must be a list (got {shown(data)}).")
+    for item in data:
+        if isinstance(item, list | tuple | Mapping):
+            raise UserError(f"grammar: {what} must be names (got {shown(item)}).")
     return [str(item) for item in data]
 
 
 def _rules(name: str, listed: Any) -> tuple[Rule, ...]:
     if not isinstance(listed, list | tuple):
-        raise UserError(f"grammar: the rules of {name!r} must be a list (got {listed!r}).")
+        raise UserError(f"grammar: the rules of {name} must be a list (got {shown(listed)}).")
     entries = [entry if isinstance(entry, Mapping) else {"children": entry} for entry in listed]
     for entry in entries:
-        _mapping(entry, f"a rule of {name!r}", {"children", "weight"})
-    shares = _shares([entry.get("weight", 1) for entry in entries], f"rules of {name!r}") if entries else []
-    children = [_names(entry.get("children", []), f"the children of a rule of {name!r}") for entry in entries]
+        _mapping(entry, f"a rule of {name}", {"children", "weight"})
+    shares = _shares([entry.get("weight", 1) for entry in entries], f"rules of {name}") if entries else []
+    children = [_names(entry.get("children", []), f"the children of a rule of {name}") for entry in entries]
     return tuple(Rule(tuple(names), p) for names, p in zip(children, shares, strict=True))
 
 
 def _shares(weights: list[Any], what: str) -> list[float]:
+    wrong = [weight for weight in weights if isinstance(weight, bool) or not isinstance(weight, Real)]
+    if wrong:
+        raise UserError(f"grammar: the weights of {what} must be numbers (got {shown(wrong[0])}).")
     try:
         array = np.array(weights, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise UserError(f"grammar: the weights of {what} must be numbers (got {weights}).") from None
-    if not np.isfinite(array).all() or (array < 0).any() or array.sum() <= 0:
+    except OverflowError:
+        array = np.array([np.inf])
+    if not np.isfinite(array).all() or (array < 0).any() or array.max() <= 0:
         raise UserError(f"grammar: the weights of {what} must be finite, not negative and not all 0.")
+    if array.max() > LARGE:  # or their sum would not be finite
+        array = array / array.max()
     shares: list[float] = (array / array.sum()).tolist()
     return shares
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")

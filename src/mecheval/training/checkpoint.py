@@ -7,7 +7,6 @@ The last two are kept.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from safetensors.torch import load, save
 from torch import Tensor
 
+from mecheval.digests import of_data, sha256
 from mecheval.files import write_atomic
 from mecheval.store import writing
 
@@ -41,13 +41,13 @@ def write_checkpoint(folder: Path, run: str, checkpoint: Checkpoint) -> None:
     body = {
         "run": run,
         "step": checkpoint.step,
-        "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
+        "tensors_sha256": sha256(tensors),
         "state": checkpoint.state,
     }
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / f"{name}.safetensors", tensors)
-        write_atomic(folder / f"{name}.json", json.dumps({"sha256": _digest(body), **body}, allow_nan=False))
+        write_atomic(folder / f"{name}.json", json.dumps({"sha256": of_data(body), **body}, allow_nan=False))
         for old in sorted(folder.glob("*.json"))[:-KEPT]:
             _remove(old)
 
@@ -74,19 +74,15 @@ def _read(path: Path, run: str) -> Checkpoint:
         body = json.loads(path.read_bytes())
         tensors = path.with_suffix(".safetensors").read_bytes()
         expected = body.pop("sha256")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise Damaged("a part of it is missing") from None
-    if expected != _digest(body):
+    if expected != of_data(body):
         raise Damaged("its JSON does not match its checksum")
-    if body["tensors_sha256"] != hashlib.sha256(tensors).hexdigest():
+    if body["tensors_sha256"] != sha256(tensors):
         raise Damaged("its tensors do not match their checksum")
     if body["run"] != run:
         raise Damaged(f"it belongs to run {body['run']}")
     return Checkpoint(body["step"], load(tensors), body["state"])
-
-
-def _digest(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _remove(path: Path) -> None:

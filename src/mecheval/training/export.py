@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
+from typing import Any
 
 from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
 from mecheval.store import RunFolder, writing
-from mecheval.training.probe import weights_of
+from mecheval.training.probe import run_config_of, weights_of
+
+COLUMNS = ("split", "likelihood", "accuracy", "loss", "n")
 
 
 def export(folder: RunFolder, to: str | Path | None = None, state: str = "last") -> Path:
     """Write `model.safetensors`, `config.yaml` and `README.md`; the folder written. `load_lm` reads it back."""
-    weights = weights_of(folder, state)
-    config = RunConfig.load(folder.path / "config.yaml")
+    weights = folder.read_file(weights_of(folder, state))
+    config = run_config_of(folder)
     to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name}-{folder.id}")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} exists and is not an empty folder; choose another with --to.")
     with writing(to):
         to.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(weights, to / "model.safetensors")
+        write_atomic(to / "model.safetensors", weights)
         write_atomic(to / "config.yaml", config.to_yaml())
         write_atomic(to / "README.md", card(folder, config, state))
     return to
+
+
+def _cell(value: Any) -> str:
+    return "–" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def card(folder: RunFolder, config: RunConfig, state: str) -> str:
     """The model card: what it is, how well it does, how it was trained, how to load it."""
     found = folder.status()
     measured = [row for row in folder.read("evaluations") if row["state"] == state]
-    rows = [
-        f"| {row['split']} | {row['likelihood']:.4f} | {row['accuracy']:.4f} | {row['loss']:.4f} | {row['n']} |"
-        for row in measured
-    ]
-    scores = "\n".join(["| split | likelihood | accuracy | loss | answers |", "|---|---|---|---|---|", *rows])
+    rows = [" | ".join(("", *(_cell(row[name]) for name in COLUMNS), "")).strip() for row in measured]
+    header = ["| split | likelihood | accuracy | loss | answers |", "|---|---|---|---|---|"]
+    scores = "\n".join([*header, *rows]) if rows else "Its scores are not in the store."
+    parameters = "an unknown number of" if found["parameters"] is None else f"{found['parameters']:,}"
+    step = f", step {measured[0]['step']:,} of {config.data.steps:,}" if measured else ""
     return f"""# {config.mixer.name} on {config.task.name}
 
-A language model of {found["parameters"]:,} parameters ({config.model.n_layers} layers, width {config.model.d_model})
+A language model of {parameters} parameters ({config.model.n_layers} layers, width {config.model.d_model})
 with the sequence mixer `{config.mixer.name}`, trained by mecheval on the task `{config.task.name}`. Run {folder.id},
-{state} state, step {measured[0]["step"]:,} of {config.data.steps:,}; status: {found["status"]}.
+{state} state{step}; status: {found["status"]}.
 
 {scores}
 

@@ -14,6 +14,8 @@ import torch
 from mecheval.config import RunConfig
 from mecheval.intervene import interchange, verdict
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
+from mecheval.store.environment import changed
+from mecheval.store.guard import refuse_links
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
@@ -23,7 +25,7 @@ from mecheval.training.rows import effect_rows, verdict_row
 from mecheval.training.signals import Request, stop_requests
 from mecheval.training.state import Training
 from mecheval.training.watch import Start, Watcher, Watchers
-from mecheval.training.weights import save_weights
+from mecheval.training.weights import weights_file
 
 SHOWN = ("dev_likelihood", "dev_accuracy", "test_likelihood", "test_accuracy")
 """Scores that watchers are told at the end."""
@@ -75,8 +77,9 @@ def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
     checkpoint = read_checkpoint(folder.checkpoints, config.id, said.append)
     if checkpoint is not None:
         state.restore(checkpoint)
-    folder.write_config(config.to_yaml())
-    folder.write_environment()
+    before = folder.environments()
+    files = folder.environment_file(f"training from step {state.step}")
+    folder.write_files({"config.yaml": config.to_yaml().encode(), **files})
     folder.set_status(
         status="running", task=config.task.name, mixer=config.mixer.name, d_model=config.model.d_model,
         n_layers=config.model.n_layers, lr=config.optimiser.lr, seed=config.seed, steps=config.data.steps,
@@ -85,6 +88,8 @@ def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
     watcher.begin(
         Start(config.id, config.title, config.to_dict(), state.step, config.data.steps, state.lm.n_parameters)
     )
+    if state.step and (moved := changed(before, folder.environments())):
+        said.append(f"this run resumes {moved}; its bytes may differ from those of a run on one machine.")
     for message in said:
         watcher.say(message)
 
@@ -157,13 +162,16 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
             result = evaluate(state.lm, pieces)
             rows.append({"state": name, "step": step, "split": split, **vars(result)})
             scores[name, split] = result
-        save_weights(folder.weights / f"{name}.safetensors", state.config, name, step, weights)
+        folder.write_files({f"weights/{name}.safetensors": weights_file(state.config, name, step, weights)})
     folder.write("history", state.history)
     folder.write("evaluations", rows)
     if state.effects:
         folder.write("effects", state.effects)
         folder.write("verdicts", state.verdicts)
-    message = None if status == "done" else f"the loss was not finite after step {state.step}"
+    moved = changed(folder.environments())
+    message = f"trained {moved}" if moved else None
+    if status != "done":
+        message = f"the loss was not finite after step {state.step}"
     folder.set_status(
         status=status, step=state.step, seconds=state.seconds, message=message,
         **_columns("dev", scores.get(("last", "dev"))), **_columns("test", scores.get(("last", "test"))),
@@ -173,6 +181,8 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
 
 
 def _remove_checkpoints(folder: RunFolder) -> None:
+    """What is not a folder of this run, such as a link to one elsewhere, is left alone."""
+    refuse_links(folder.checkpoints, folder.path.parent)
     shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
 

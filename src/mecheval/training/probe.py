@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mecheval.config import RunConfig
+from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene import Verdict, interchange, verdict
 from mecheval.model import LM
-from mecheval.store import RunFolder
+from mecheval.store import RunFolder, StoreError
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
 from mecheval.training.loop import alone
 from mecheval.training.rows import PLACE, effect_rows, verdict_row
-from mecheval.training.weights import load_weights
+from mecheval.training.weights import read_weights
 from mecheval.types import Batch
 
 if TYPE_CHECKING:
@@ -41,19 +41,30 @@ class Probe(NamedTuple):
 
 def load_run(folder: RunFolder, state: str = "last") -> Trained:
     """The model of a finished run."""
-    weights = weights_of(folder, state)
-    lm, origin = load_weights(weights)
+    name = weights_of(folder, state)
+    lm, origin = read_weights(folder.read_file(name), str(folder.path / name))
+    if (origin["run"], origin.get("state")) != (folder.id, state):
+        of = f"{str(origin.get('state'))[:80]} state of run {origin['run']}"
+        raise StoreError(f"{folder.path / name} is damaged: it holds the {of}.")
     config = RunConfig.read(origin["config"])
     return Trained(config, config.build_task(), lm, origin["step"])
 
 
-def weights_of(folder: RunFolder, state: str) -> Path:
-    """The weights file of a state, or an error that says which states the run has."""
+def run_config_of(folder: RunFolder) -> RunConfig:
+    """The config of a run that has begun, as its status has it."""
+    config = folder.status()["config"]
+    if config is None or run_id(config) != folder.id:
+        raise StoreError(f"the status of run {folder.id} has no config, or that of another run.")
+    return RunConfig.read(config)
+
+
+def weights_of(folder: RunFolder, state: str) -> str:
+    """The name of a state's weights file in the run's folder, or an error that says which states the run has."""
     if state not in STATES:
         raise UnknownName("state", state, STATES)
     status = folder.status()["status"]
-    files = {name: folder.weights / f"{name}.safetensors" for name in STATES}
-    there = [name for name, path in files.items() if status in WHOLE and path.exists()]
+    files = {name: f"{folder.weights.name}/{name}.safetensors" for name in STATES}
+    there = [name for name, file in files.items() if status in WHOLE and (folder.path / file).exists()]
     if state not in there:
         hint = f"it has: {', '.join(there)}" if there else f"its status is {status}"
         raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
@@ -81,6 +92,8 @@ def probe(folder: RunFolder, state: str = "last", split: str = "test", n: int | 
     The effects and the verdict are stored with the run, unless they are from another number of documents (`n`) than
     it is evaluated on.
     """
+    if n is None:
+        folder.check_writable()  # before anything is computed that could not be kept
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         clean, corrupted = documents(trained.task, trained.config, split, n)
@@ -89,6 +102,6 @@ def probe(folder: RunFolder, state: str = "last", split: str = "test", n: int | 
     if n is None:
         with folder.exclusive():
             place = state, trained.step, split
-            folder.replace("effects", effect_rows(effects, found, *place), PLACE)
-            folder.replace("verdicts", [verdict_row(found, *place)], PLACE)
+            rows = {"effects": effect_rows(effects, found, *place), "verdicts": [verdict_row(found, *place)]}
+            folder.replace(rows, PLACE, f"interventions on {state}, {split}")
     return Probe(effects, found)

@@ -1,0 +1,92 @@
+"""All commands, and how one is run: every mistake becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import typer
+
+from mecheval.cli import (  # noqa: F401 (each adds its commands)
+    compare,
+    drawings,
+    evaluate,
+    interventions,
+    models,
+    quickstart,
+    report,
+    runs,
+    studies,
+    tasks,
+    upkeep,
+)
+from mecheval.cli.app import app
+from mecheval.cli.clean import clean_text, complain
+from mecheval.errors import UserError
+from mecheval.store import StoreWarning
+
+MOST_WARNINGS = 10
+"""Runs of a store of which a command says what is wrong with them."""
+MISTAKE = 2
+"""The exit code for what the user got wrong."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command that these words name; its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        with warnings.catch_warnings(), command.make_context("mecheval", list(words)) as context:
+            warnings.simplefilter("once", StoreWarning)
+            warnings.showwarning = _Warnings()
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        return done.exit_code
+    except UserError as error:
+        complain(str(error))
+        return MISTAKE
+    except MemoryError as error:
+        complain(f"there is not enough memory for this{f' ({error})' if str(error) else ''}.")
+        return MISTAKE
+    except BrokenPipeError:  # e.g. `mecheval ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        return _misread(error)
+    return 0
+
+
+class _Warnings:
+    """Shows what cannot be used of a store as lines that name the runs, and of very many only the first."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def __call__(
+        self, message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:  # fmt: skip
+        if not issubclass(category, StoreWarning):
+            (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
+            return
+        self._told += 1
+        if self._told <= MOST_WARNINGS:
+            complain(str(message))
+        elif self._told == MOST_WARNINGS + 1:
+            complain("and further runs; `mecheval verify` lists everything that is wrong with a store.")
+
+
+def _misread(error: Any) -> int:
+    """An error of the parser of commands, in one line; any other one is a defect of ours and keeps its traceback."""
+    if not hasattr(error, "format_message"):
+        raise error
+    said: str = error.format_message()
+    if "\n" in said:  # no arguments: this is the help
+        sys.stderr.write(clean_text(said) + "\n")
+    else:
+        context = getattr(error, "ctx", None)
+        complain(f"{said.rstrip('.')}." + ("" if context is None else f" See `{context.command_path} --help`."))
+    return int(error.exit_code)

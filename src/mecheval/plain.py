@@ -1,0 +1,259 @@
+"""Plain data from text: YAML and JSON, read safely, strictly and in bounded time and memory.
+
+What comes out is text, numbers, true, false, null, lists and dictionaries, and nothing else. 3e-3 is a number, a date
+is text, and a name that is given twice is a mistake. YAML is built from its parser's events, one after the other: there
+is no recursion, and no object that a tag could ask for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
+
+from mecheval.errors import UserError, shown
+
+MAX_BYTES = 1 << 24
+"""Size of the largest file that is read, in bytes: several seconds of YAML, and ten times the largest honest config."""
+MAX_VALUES = 1_000_000
+"""Most values (texts, numbers, lists, ...) in one file, counted as if every alias were written out."""
+MAX_DEPTH = 100
+"""Most lists and mappings inside one another."""
+MAX_DIGITS = 100
+"""Most characters of a number; it still fits a float, and Python converts it at once."""
+
+_YAML = "tag:yaml.org,2002:"
+_PLAIN = [f"{_YAML}{kind}" for kind in ("null", "bool", "int", "float")]
+_RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {
+    first: [(tag, pattern) for tag, pattern in known if tag in _PLAIN]
+    for first, known in Resolver.yaml_implicit_resolvers.items()
+}
+"""How plain scalars are told apart, by their first character: YAML 1.1 without dates and merge keys."""
+for _first in "-+0123456789":
+    _RESOLVERS[_first].append((f"{_YAML}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")))
+
+
+def load_yaml(path: str | Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds."""
+    data = load_file(path, "YAML")
+    if not isinstance(data, dict):
+        raise UserError(f"{path} must hold names and values (got {type(data).__name__}).")
+    return data
+
+
+def load_file(path: str | Path, kind: str) -> Any:
+    """The data in a file of kind "YAML" or "JSON"; every problem is an error that names the file."""
+    text = read_text(path)
+    try:
+        return parse_yaml(text) if kind == "YAML" else parse_json(text)
+    except (yaml.YAMLError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} is not {kind}: {' '.join(str(error).split())}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def read_text(path: str | Path) -> str:
+    """A file's text (UTF-8), if it is a regular file of a sensible size: a pipe or a device could have no end."""
+    if "\0" in str(path):
+        raise UserError(f"cannot read {shown(str(path))}: no file has a zero byte in its name.")
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise UserError(f"cannot read {path}: it is not a regular file.")
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    if len(content) > MAX_BYTES:
+        raise UserError(f"cannot read {path}: it is larger than {MAX_BYTES >> 20} MB.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not text.") from None
+
+
+def parse_json(text: str) -> Any:
+    """The data that JSON describes."""
+    try:
+        data = json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise UserError(f"it is nested more than {MAX_DEPTH} deep.") from None
+    level, depth, count = [data], 0, 0
+    while level:
+        depth, count = depth + 1, count + len(level)
+        if depth > MAX_DEPTH:
+            raise UserError(f"it is nested more than {MAX_DEPTH} deep.")
+        if count > MAX_VALUES:
+            raise UserError(f"it holds more than {MAX_VALUES:,} values.")
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [value for values in inner for value in values]
+    return data
+
+
+def parse_yaml(text: str) -> Any:
+    """The data that YAML describes; a `yaml.YAMLError` where it is not YAML, a `UserError` where it goes too far."""
+    builder = _Builder()
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser is six times as fast
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            builder.take(event)
+    except UnicodeEncodeError:
+        raise UserError("it holds half a character (a surrogate).") from None
+    return builder.result
+
+
+@dataclass
+class _Open:
+    """A list or mapping that has begun and not ended."""
+
+    value: list[Any] | dict[Any, Any]
+    anchor: str | None
+    size: int = 1
+    key: Any = None
+    has_key: bool = False
+
+
+@dataclass
+class _Builder:
+    """Turns the events of a YAML parser into data."""
+
+    result: Any = None
+    documents: int = 0
+    stack: list[_Open] = field(default_factory=list)
+    anchors: dict[str, tuple[Any, int]] = field(default_factory=dict)
+
+    def take(self, event: yaml.Event) -> None:
+        """The next event."""
+        line = 1 + (0 if event.start_mark is None else event.start_mark.line)
+        if isinstance(event, yaml.ScalarEvent):
+            value = _scalar(event, line)
+            if event.anchor is not None:
+                self.anchors[event.anchor] = value, 1
+            self._add(value, 1, line)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            is_list = isinstance(event, yaml.SequenceStartEvent)
+            if event.tag not in (None, "!", f"{_YAML}{'seq' if is_list else 'map'}"):
+                raise UserError(f"line {line}: the tag {event.tag} is not allowed.")
+            if len(self.stack) >= MAX_DEPTH:
+                raise UserError(f"line {line}: it is nested more than {MAX_DEPTH} deep.")
+            self.stack.append(_Open([] if is_list else {}, event.anchor))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            done = self.stack.pop()
+            if done.anchor is not None:
+                self.anchors[done.anchor] = done.value, done.size
+            self._add(done.value, done.size, line)
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self.anchors:
+                raise UserError(f"line {line}: the alias *{event.anchor} stands for nothing that has ended before it.")
+            self._add(*self.anchors[event.anchor], line)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self.documents += 1
+            if self.documents > 1:
+                raise UserError(f"line {line}: a second document begins; there can be only one.")
+
+    def _add(self, value: Any, size: int, line: int) -> None:
+        """Put a finished value where it belongs."""
+        if not self.stack:
+            self.result = value
+            return
+        parent = self.stack[-1]
+        parent.size += size
+        if parent.size > MAX_VALUES:
+            raise UserError(f"line {line}: it holds more than {MAX_VALUES:,} values.")
+        if isinstance(parent.value, list):
+            parent.value.append(value)
+        elif parent.has_key:
+            parent.value[parent.key], parent.has_key = value, False
+        else:
+            if isinstance(value, list | dict):
+                raise UserError(f"line {line}: a list or mapping cannot be a name.")
+            if value in parent.value:
+                raise UserError(f"line {line}: {shown(value)} is given twice")
+            parent.key, parent.has_key = value, True
+
+
+def _scalar(event: yaml.ScalarEvent, line: int) -> Any:
+    """Text, a number, true, false or null."""
+    text: str = event.value
+    tag = event.tag
+    if tag is None and event.implicit[0]:
+        for resolved, pattern in _RESOLVERS.get(text[:1], ()):
+            if pattern.match(text):
+                tag = resolved
+                break
+    if tag in (None, "!", f"{_YAML}str"):
+        return text
+    if tag not in _PLAIN:
+        raise UserError(f"line {line}: the tag {tag} is not allowed.")
+    try:
+        return _convert(tag, text)
+    except (ValueError, KeyError, IndexError):
+        raise UserError(f"line {line}: {_long(text) or f'{shown(text)} is no {tag.removeprefix(_YAML)}'}.") from None
+
+
+def _convert(tag: str, text: str) -> Any:
+    if tag == f"{_YAML}null":
+        return None
+    if tag == f"{_YAML}bool":
+        return SafeConstructor.bool_values[text.lower()]
+    if _long(text):
+        raise ValueError(text)
+    if tag == f"{_YAML}int":
+        return SafeConstructor().construct_yaml_int(yaml.ScalarNode(tag, text))
+    try:
+        return float(text)
+    except ValueError:  # .inf, 1:30.5
+        return SafeConstructor().construct_yaml_float(yaml.ScalarNode(tag, text))
+
+
+def _long(text: str) -> str:
+    """What is wrong with a number that is too long; nothing, if it is not."""
+    return f"a number has more than {MAX_DIGITS} digits" if len(text) > MAX_DIGITS else ""
+
+
+def _whole(text: str) -> int:
+    if _long(text):
+        raise UserError(f"{_long(text)}.")
+    return int(text)
+
+
+def parse_value(text: str) -> Any:
+    """An option's value: a number, true, false, null or list as YAML reads it (3e-3 too); anything else is text."""
+    if text.isascii():
+        if re.fullmatch(r"\s*[-+]?[0-9_]+\s*", text) and _long(text):
+            raise UserError(f"{_long(text)} (got {shown(text)}).")
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                pass
+    try:
+        return parse_yaml(text)
+    except yaml.YAMLError:
+        return text
+    except UserError as error:
+        raise UserError(f"{error} (got {shown(text)})") from None
+
+
+class _Dumper(yaml.SafeDumper):
+    """Safe; names below each other, lists on one line, and everything written out where it stands."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    list, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+)
+
+
+def dump_yaml(data: dict[str, Any]) -> str:
+    """`data` as YAML, in its own order."""
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return text

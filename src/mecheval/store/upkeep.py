@@ -1,0 +1,122 @@
+"""Upkeep of a store: check every file against its checksum, and remove what nobody needs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mecheval.digests import run_id
+from mecheval.files import safetensors_header
+from mecheval.store.folder import RunFolder, RunHeld, writing
+from mecheval.store.guard import StoreError, check_tree
+from mecheval.store.schema import TABLES, WHOLE
+from mecheval.store.store import ID, Store
+from mecheval.store.tables import connect, load_runs
+
+OK, UNFINISHED, UNSEALED, DAMAGED = "ok", "unfinished", "no checksums", "damaged"
+
+
+class Verified(NamedTuple):
+    """What `verify` found out about a run."""
+
+    run: str
+    state: str
+    problems: tuple[str, ...] = ()  # one line each
+
+
+class Removal(NamedTuple):
+    """Something that `clean` removes."""
+
+    path: Path
+    why: str
+    bytes: int
+
+
+def verify(store: Store, runs: Sequence[str] = ()) -> Iterator[Verified]:
+    """Check these runs, or all: the status, the config, every file, every table, and what the weights say they are."""
+    for run in runs or store.ids():
+        yield _verified(store.folder(run))
+
+
+def _verified(folder: RunFolder) -> Verified:
+    try:
+        check_tree(folder.path, folder.path.parent)
+        record = folder.record()
+        config, status = record.row["config"], record.row["status"]
+        problems = [] if config is None or run_id(config) == folder.id else ["its config belongs to another run."]
+        if status not in WHOLE:
+            return Verified(folder.id, DAMAGED if problems else UNFINISHED, tuple(problems))
+        problems += folder.problems() or _contents(folder)
+    except (StoreError, OSError) as error:
+        return Verified(folder.id, DAMAGED, (str(error),))
+    return Verified(folder.id, DAMAGED if problems else OK if record.sealed else UNSEALED, tuple(problems))
+
+
+def _contents(folder: RunFolder) -> list[str]:
+    """What is wrong inside files that are as they were written."""
+    found = []
+    with connect() as connection:
+        for table in TABLES.values():
+            path = folder.table(table.name)
+            if path.exists():
+                found += [
+                    f"{path} cannot be used: {why}" for why in load_runs(connection, table, {folder.id: path}).values()
+                ]
+    for path in sorted(folder.weights.glob("*.safetensors")):
+        origin = safetensors_header(path.read_bytes())
+        if not _belongs(origin, folder.id, path.stem):
+            found.append(f"{path} does not hold the {path.stem} weights of this run.")
+    return found
+
+
+def _belongs(origin: Any, run: str, state: str) -> bool:
+    if not isinstance(origin, dict) or not isinstance(origin.get("config"), dict):
+        return False
+    return (origin.get("run"), origin.get("state"), run_id(origin["config"])) == (run, state, run)
+
+
+def clean(store: Store, dry_run: bool = False) -> list[Removal]:
+    """Remove what no run needs: rests of killed writers, checkpoints of finished runs, folders without a run.
+
+    Results are never removed, nor anything of a run that a process holds.
+    """
+    removals = []
+    for path in sorted((store.path / "runs").iterdir()):
+        if not ID.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+            continue
+        folder = store.folder(path.name)
+        try:
+            found = [] if folder.is_held() else _removable(folder)
+            if found and not dry_run:
+                _remove(folder, found)
+        except RunHeld:
+            continue
+        removals += found
+    return removals
+
+
+def _removable(folder: RunFolder) -> list[Removal]:
+    check_tree(folder.path, folder.path.parent)
+    if not folder.exists():
+        if any(path.is_file() and path.name != "lock" and path.suffix != ".part" for path in folder.path.rglob("*")):
+            return []  # something that we did not make
+        return [Removal(folder.path, "a folder without a run", _size(folder.path))]
+    found = [Removal(path, "rest of a killed process", path.stat().st_size) for path in folder.leftovers()]
+    if folder.checkpoints.exists() and folder.status()["status"] in WHOLE:
+        found.append(Removal(folder.checkpoints, "checkpoints of a finished run", _size(folder.checkpoints)))
+    return found
+
+
+def _remove(folder: RunFolder, removals: Sequence[Removal]) -> None:
+    with folder.exclusive(), writing(folder.path):
+        for removal in removals:
+            if removal.path.is_dir():
+                shutil.rmtree(removal.path)
+            else:
+                removal.path.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())

@@ -1,0 +1,192 @@
+"""Joining a Ray cluster, or starting a Ray of one's own that only this machine and this user can talk to.
+
+Ray executes whatever it is sent. A cluster must therefore ask for a token (`RAY_AUTH_MODE=token`, Ray 2.52 and later),
+and a Ray that is started here gets a fresh one and listens on the loopback interface alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from mecheval.errors import UserError
+
+CONNECT_SECONDS = 5.0
+"""How long to wait for the head of a cluster to answer."""
+ADDRESS = re.compile(r"(?P<host>[^/\s]+):(?P<port>\d+)")
+MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""With 0, Ray listens on the loopback interface: its default where it does not support clusters."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # a Ray of one's own reports to nobody
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns about the future
+}
+
+
+class Connection:
+    """How this process is connected to the cluster at `address` (see `RayEngine`)."""
+
+    def __init__(self, address: str | None) -> None:
+        self.address = address
+        self._joined = False
+        self._before: dict[str, str | None] = {}
+
+    def join(self) -> None:
+        """Connect, unless this process is connected already. Of Ray's own words, only those on safety are shown."""
+        ray = import_ray()
+        if ray.is_initialized():
+            return
+        _check_address(self.address)
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        logging.getLogger("ray._private.authentication").setLevel(logging.WARNING)
+        own = self.address is None
+        if own:
+            self._before = set_variables({MODE: "token", TOKEN: secrets.token_hex(32), TOKEN_PATH: None, LOOPBACK: "0"})
+        try:
+            with _handlers_kept(), _loopback_if(own):
+                ray.init(
+                    "local" if own else self.address, include_dashboard=False if own else None, log_to_driver=False,
+                    logging_level=logging.ERROR, job_config=_job_config(),
+                )  # fmt: skip
+        except Exception as error:
+            self._forget()
+            where = "start Ray here" if own else f"join the Ray cluster at {self.address}"
+            hint = "" if own else f" (if it asks for a token: {MODE}=token, and the token in {TOKEN})"
+            raise UserError(f"cannot {where}: {last_line(error)}{hint}") from None
+        except BaseException:
+            self._forget()
+            raise
+        self._joined = True
+
+    def leave(self) -> None:
+        """Disconnect, if `join` has connected."""
+        if self._joined:
+            self._joined = False
+            with _handlers_kept():
+                import_ray().shutdown()
+            self._forget()
+
+    def warning(self) -> str:
+        """What is unsafe about the cluster, in a line; nothing if it asks for a token."""
+        if self.address is None or _asks_for_token(import_ray().get_runtime_context().gcs_address):
+            return ""
+        risk = "whoever reaches it over the network can execute programs on all of its machines"
+        return f"the Ray cluster at {self.address} asks for no token: {risk}; start it with {MODE}=token."
+
+    def _forget(self) -> None:
+        """The environment as it was: another cluster has another token."""
+        if self._before:
+            set_variables(self._before)
+            self._before = {}
+
+
+def import_ray() -> ModuleType:
+    """Ray, or an error that says how to install it."""
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError:
+        raise UserError("Ray is not installed; `pip install 'mecheval[ray]'`.") from None
+    return ray
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error: for one from a task, what went wrong rather than where."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip()
+
+
+def _asks_for_token(head: str) -> bool:
+    """Ask the head of a cluster something without a token: a cluster that minds none would also answer to ours."""
+    try:
+        import grpc  # type: ignore[import-untyped]
+    except ImportError:  # then all that is known is whether this process sends one
+        return os.environ.get(MODE, "").lower() == "token"
+    with grpc.insecure_channel(head) as channel:
+        try:
+            channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")(b"", timeout=CONNECT_SECONDS)
+        except grpc.RpcError:
+            return True
+    return False
+
+
+def _job_config() -> Any:
+    """A job that brings no folder of the driver's.
+
+    Ray puts the driver's working folder first on the path of all workers, unless the job has a working folder of its
+    own: a file called torch.py that happens to lie there would be executed on every node.
+    """
+    from ray.job_config import JobConfig
+
+    class NoFolder(JobConfig):
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
+
+    return NoFolder()
+
+
+def set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Set or, with None, remove environment variables, and have Ray read them; what they were before."""
+    before = {name: os.environ.get(name) for name in variables}
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+    return before
+
+
+@contextmanager
+def _loopback_if(own: bool) -> Iterator[None]:
+    """Inside, Ray takes the loopback address for this machine's, though it may have read its environment before."""
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = before and not own
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _check_address(address: str | None) -> None:
+    """Ray waits for minutes for a head that is not there, and then ends the process: so look first."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "auto")
+    if address in (None, "auto"):
+        return
+    found = ADDRESS.fullmatch(address)
+    if not found:
+        raise UserError(f"the address of a Ray cluster is auto or host:port, like 10.0.0.5:6379 (got {address!r}).")
+    try:
+        socket.create_connection((found["host"], int(found["port"])), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        why = f"{error}; `ray start --head` on that machine starts one."
+        raise UserError(f"cannot join the Ray cluster at {address}: {why}") from None
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Ray sets its own handler of SIGTERM; afterwards it is as before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
