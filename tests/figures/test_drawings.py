@@ -70,7 +70,8 @@ def explained(substitute: str = "k9") -> tuple[dict[str, Any], Explanation]:
 
 
 def charts() -> dict[str, Any]:
-    grammar = {"terminals": ["a", NASTY], "nonterminals": {"S" + NASTY: {"rules": [["a", NASTY, "a"]]}}}
+    name = NASTY.replace("\x07", "�")  # a grammar has no others
+    grammar = {"terminals": ["a", name], "nonterminals": {"S" + name: {"rules": [["a", name, "a"]]}}}
     return {
         "grammar": grammar_figure(atr(grammar=grammar)),
         "example": example_figure(*explained(NASTY), "blocks.1.input", 2, "run " + NASTY),

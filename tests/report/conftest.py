@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from mecheval.report import write_report
-from mecheval.store import Store
-from report.stores import make
+from mecheval.store import Store, StoreWarning
+from mecheval.store.snapshot import Snapshot
+from report.stores import FORGED, make
 
 
 @pytest.fixture(scope="session")
@@ -15,5 +16,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="session")
+def taken(store: Store) -> Snapshot:
+    with pytest.warns(StoreWarning, match=f"run {FORGED[3]} is left out"):
+        return Snapshot(store)
+
+
+@pytest.fixture(scope="session")
 def written(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(store, tmp_path_factory.mktemp("page") / "report.html", title="Our <runs> & more")
+    with pytest.warns(StoreWarning, match=f"run {FORGED[3]} is left out"):
+        return write_report(store, tmp_path_factory.mktemp("page") / "report.html", title="Our <runs> & more")

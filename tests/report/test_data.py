@@ -17,9 +17,9 @@ from mecheval.report.documents import explored
 from mecheval.report.grids import found_studies
 from mecheval.report.plain import text_of
 from mecheval.report.runs import run_frame
-from mecheval.report.snapshot import Snapshot
 from mecheval.report.summary import best_runs
-from mecheval.store import Store, StoreError
+from mecheval.store import Store, StoreWarning
+from mecheval.store.snapshot import Snapshot
 from mecheval.studies import STUDIES
 from mecheval.training import train
 from report.stores import EVIL, FORGED, OWN, WORSE, forge, grid_points
@@ -40,7 +40,7 @@ def page(written: Path) -> dict[str, Any]:
 def test_a_snapshot_answers_as_the_store_did_when_it_was_taken(tmp_path: Path) -> None:
     store, config = Store(tmp_path), tiny()
     forge(store, config.id, config.to_dict(), config, accuracy=0.5, on_the_way=True)
-    taken = Snapshot(store)
+    taken = Snapshot(store, ("runs", "history", "evaluations", "effects", "verdicts"))
     for table in ("runs", "history", "evaluations", "verdicts"):
         pd.testing.assert_frame_equal(getattr(taken, table)(), getattr(store, table)())
     every = store.effects()
@@ -55,16 +55,21 @@ def test_a_snapshot_answers_as_the_store_did_when_it_was_taken(tmp_path: Path) -
         taken.query(f"from read_csv('{tmp_path}/x.csv')")
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     store, config = Store(tmp_path), tiny()
     forge(store, config.id, config.to_dict(), config, accuracy=0.5)
+    other = tiny(seed=1)
+    forge(store, other.id, other.to_dict(), other, accuracy=0.5)
     store.folder(config.id).table("effects").write_bytes(b"PAR1 not really")
-    with pytest.raises(StoreError, match=f"{config.id}/effects.parquet"):
-        Snapshot(store)
+    with pytest.warns(StoreWarning, match=f"run {config.id} is left out: .*effects.parquet"):
+        data, _ = report_data(store, "laptop")
+    maps = dict(zip(data["runs"]["run"], data["runs"]["map"], strict=True))
+    assert maps[config.id] is None
+    assert maps[other.id] is not None
 
 
-def test_studies_have_the_seeds_that_are_there(store: Store) -> None:
-    [found] = found_studies(Snapshot(store), "laptop")  # the run that ar_mamba_inside has is one of ar's
+def test_studies_have_the_seeds_that_are_there(taken: Snapshot) -> None:
+    [found] = found_studies(taken, "laptop")  # the run that ar_mamba_inside has is one of ar's
     assert (found.study.name, found.seeds) == ("ar", [0, 1])
     assert len(found.every) == 2 * 28
     assert found.every["status"].value_counts().to_dict() == {"missing": 48, "done": 8}
@@ -78,11 +83,11 @@ def test_a_seed_far_away_is_found_and_no_other(tmp_path: Path) -> None:
         assert found.seeds == [10**12]
 
 
-def test_every_mixer_that_has_runs_is_in_the_summary(store: Store, page: dict[str, Any]) -> None:
+def test_every_mixer_that_has_runs_is_in_the_summary(taken: Snapshot, page: dict[str, Any]) -> None:
     runs = page["runs"]
     named = {runs["mixer"][place] for place in page["summary"]["best"]}
     assert named == {"attention", "mamba", OWN, EVIL, None} == {*page["about"]["mixers"], None}  # one cannot be read
-    best = best_runs(run_frame(Snapshot(store)))
+    best = best_runs(run_frame(taken))
     of_study = best[best["run"].isin({point.config.id for point in grid_points((0, 1))})]
     assert set(of_study["lr"]) == {3e-3}  # the better rate of every width and seed
     assert len(of_study) == 4
@@ -96,8 +101,8 @@ def test_runs_are_columns_of_one_length(page: dict[str, Any], store: Store) -> N
     assert page["about"]["runs"] == n
 
 
-def test_configs_come_back(page: dict[str, Any], store: Store) -> None:
-    configs = {row["run"]: row["config"] for row in store.rows()}
+def test_configs_come_back(page: dict[str, Any], taken: Snapshot) -> None:
+    configs = {row["run"]: row["config"] for row in taken.rows()}
     for place, run in enumerate(page["runs"]["run"]):
         base, apart = page["runs"]["config"]["runs"][place]
         assert {**page["runs"]["config"]["bases"][base], **apart} == flat(configs[run] or {})

@@ -47,6 +47,7 @@ def compare(
     """Put a study's results beside the paper's numbers, and say which of its claims they bear out."""
     with aside.status("loading"):
         from mecheval.store.mirror import open_store
+        from mecheval.store.snapshot import snapshot_of
         from mecheval.studies import STUDIES
 
     if study not in (*STUDIES, ALL):
@@ -57,7 +58,7 @@ def compare(
         raise UserError("choose one of --csv and --json.")
     with aside.status("reading"):
         names = list(STUDIES) if study == ALL else [study]
-        opened = open_store(store)
+        opened = snapshot_of(open_store(store), "effects", "verdicts")
         compared = [_compare(STUDIES[name], scale, seeds, opened) for name in names]
     if as_json:
         print_json([_data(one, scale, table) for one in compared])

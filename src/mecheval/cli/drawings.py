@@ -122,6 +122,7 @@ def draw_study(
     """Draw a study's figure from what the store has of it."""
     from mecheval import figures
     from mecheval.store.mirror import open_store
+    from mecheval.store.snapshot import snapshot_of
     from mecheval.studies import charts, get_study, results, study_points
 
     study = get_study(name)
@@ -129,7 +130,7 @@ def draw_study(
     path = save or Path(f"{wanted}.svg")
     figures.check_suffix(path)
     with aside.status("reading"):
-        opened = open_store(store)
+        opened = snapshot_of(open_store(store), "history", "effects", "verdicts")
         drawn = charts(study, results(study, study_points(study, scale, seeds), opened), opened, scale)
     if wanted not in drawn:
         raise UserError(f"the store has no learning curves of {name}; `mecheval study {name}` makes them.")

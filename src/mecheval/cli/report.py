@@ -25,12 +25,13 @@ def report(
     with aside.status("loading"):
         from mecheval.report import check_page, write_report
         from mecheval.store.mirror import open_store
+        from mecheval.store.snapshot import Snapshot
 
     check_page(out)
     with aside.status("looking into runs and drawing"):
-        opened = open_store(store)
+        opened = Snapshot(open_store(store))
         path = write_report(opened, out, scale, title)
-    runs = len(opened.ids())
+    runs = len(opened.rows())
     size = f"{path.stat().st_size / 1e6:.1f} MB, {runs:,} run{'s' * (runs != 1)}"
     console.print(f"wrote {path} ({size})", highlight=False, markup=False, soft_wrap=True)
     if show:

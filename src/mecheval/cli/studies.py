@@ -45,13 +45,14 @@ def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress 
     with aside.status("loading"):
         from mecheval.show_studies import Listed, study_table
         from mecheval.store.mirror import open_store
+        from mecheval.store.snapshot import snapshot_of
         from mecheval.studies import STUDIES, study_points
         from mecheval.sweep import Job, merged, pending
         from mecheval.sweep.estimate import Estimate
         from mecheval.sweep.local import cores
         from mecheval.sweep.sweeping import rows_of
 
-        opened = open_store(store)
+        opened = snapshot_of(open_store(store), "verdicts")
         estimate, listed = Estimate(rows_of(opened)), []
         for study in STUDIES.values():
             jobs = merged(Job(point.config, study.splits) for point in study_points(study, scale, seeds))

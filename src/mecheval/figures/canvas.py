@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from mecheval.figures.style import finish
+from mecheval.store.bounds import printable
 
 if TYPE_CHECKING:  # slow to import
     import altair as alt
@@ -119,11 +120,6 @@ class Canvas:
             layers.append(words.encode(text="text:N", size=own(alt.Size, "size"), color=own(alt.Color, "colour")))
         sheet = alt.vconcat(alt.LayerChart(layer=layers, width=self.width, height=self.height))
         return finish(sheet, printable(title), [printable(note) for note in notes], self.width, printable(description))
-
-
-def printable(text: str) -> str:
-    """The same without control characters, which no picture can hold."""
-    return "".join(sign if sign.isprintable() else "�" for sign in text)
 
 
 def cut(text: str, signs: int) -> str:

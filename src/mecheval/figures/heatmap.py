@@ -24,6 +24,8 @@ COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "
 SAID = {"share": "restored share", "restored": "restored likelihood"}
 """The two columns that a map may show, for people."""
 
+SITE = re.compile(r"blocks\.(\d{1,6})\.(.+)", re.ASCII)
+
 
 def heatmap(effects: pd.DataFrame, title: str) -> alt.VConcatChart:
     """One run's effects (columns of table `effects`): a panel a layer, a row a site, a column a role.
@@ -97,7 +99,7 @@ def arranged(effects: pd.DataFrame) -> pd.DataFrame:
 
 def split_site(site: str) -> tuple[int | None, str]:
     """blocks.1.mixer.conv -> (1, mixer.conv); any other name -> (None, the name)."""
-    found = re.fullmatch(r"blocks\.(\d+)\.(.+)", site)
+    found = SITE.fullmatch(site)
     return (None, site) if found is None else (int(found[1]), found[2])
 
 

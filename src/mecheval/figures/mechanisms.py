@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
@@ -40,6 +41,10 @@ LINE, SPACE = 15.0, 26.0
 """Height of a line of text, and what is free between two mixers."""
 LONGEST = 34
 """Characters of a mixer's name; the rest is cut off."""
+TALLEST = 12_000.0
+"""Pixels of a drawing; mixers that would stand below are counted in a note."""
+FEW = 6
+"""Findings of a mixer that are said; of more it is said how many there are."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,14 @@ class Group:
         low, high = (MISSING if math.isnan(each) else f"{each:.3f}" for each in self.accuracies)
         lines = [f"{n} of {self.runs} run{'s' * (self.runs > 1)}: {finding}", finding.words]
         lines.append(f"test accuracy {low}" + (f" to {high}" if high != low else ""))
-        return [line for line in (*lines, *(f"{n} of {self.runs}: {other}" for other, n in others)) if line]
+        lines += [f"{n} of {self.runs}: {other}" for other, n in others[:FEW]]
+        lines += [f"{len(others) - FEW} other findings"] if len(others) > FEW else []
+        return [line for line in lines if line]
+
+    @property
+    def height(self) -> float:
+        """Pixels that the drawing of these runs takes, with what is free below it."""
+        return max(BAND * self.n_layers, LINE * len(self.said), LINE * len(_about(self))) + SPACE
 
 
 def mechanisms_figure(frame: pd.DataFrame, title: str = "Who stores the association where") -> alt.VConcatChart:
@@ -74,7 +86,8 @@ def mechanisms_figure(frame: pd.DataFrame, title: str = "Who stores the associat
 
     Drawn is the commonest finding among the runs that have learnt the task; the others are said in words.
     """
-    groups = grouped(frame)
+    every = grouped(frame)
+    groups = _fitting(every)
     left = max(breadth(text, 12) for group in groups for text in _about(group)) + 12
     drawing = left + 52
     right = drawing + STEP * len(POSITIONS) + 36
@@ -85,10 +98,9 @@ def mechanisms_figure(frame: pd.DataFrame, title: str = "Who stores the associat
         canvas.text(x, 8, role, align="center", colour=QUIET, what="position")
     top, colours = NAMES, set()
     for group in groups:
-        arrows, measured = way(group.findings[0][0], group.shares)
+        arrows, measured = _way(group)
         colours |= {arrow.colour for arrow in arrows}
-        height = BAND * group.n_layers
-        floor = top + height
+        floor = top + BAND * group.n_layers
         for i, text in enumerate(_about(group)):
             canvas.text(0, top + (i + 0.5) * LINE, text, bold=i == 0, size=11 if i else 12, colour=QUIET if i else INK,
                         what="about" if i else "mixer")  # fmt: skip
@@ -102,9 +114,25 @@ def mechanisms_figure(frame: pd.DataFrame, title: str = "Who stores the associat
             canvas.text(
                 right, top + (i + 0.5) * LINE, text, bold=i == 0, colour=QUIET if i > 1 else INK, what="verdict"
             )
-        top += max(height, LINE * len(group.said), LINE * len(_about(group))) + SPACE
+        top += group.height
     canvas.height = _draw_legend(canvas, [name for name, colour in LEGEND.items() if colour in colours], drawing, top)
-    return canvas.chart(title, NOTES if colours else NOTES[:1], describe(groups, title))
+    notes = list(NOTES if colours else NOTES[:1])
+    if len(groups) < len(every):
+        notes.append(f"Not shown: {len(every) - len(groups):,} of {len(every):,} mixers and numbers of layers.")
+    return canvas.chart(title, notes, describe(groups, title))
+
+
+def _way(group: Group) -> tuple[list[Arrow], dict[Place, float]]:
+    """The way of the finding that is drawn; none where it is about layers that the model does not have."""
+    finding = group.findings[0][0]
+    known = (layer for layer in (finding.layer, finding.stored_by) if layer is not None)
+    return way(finding, group.shares) if all(0 <= layer < group.n_layers for layer in known) else ([], {})
+
+
+def _fitting(groups: Sequence[Group]) -> list[Group]:
+    """The first groups, as many as a drawing can hold, and at least one."""
+    heights = list(accumulate(group.height for group in groups))
+    return [group for group, bottom in zip(groups, heights, strict=True) if bottom <= TALLEST] or [groups[0]]
 
 
 def grouped(frame: pd.DataFrame) -> list[Group]:

@@ -31,6 +31,8 @@ LONGEST = 40
 """Characters of a panel's title; the rest is cut off."""
 TRACE = 0.2
 """Share from which a place inside a mixer takes part; those where it never gets there are left out."""
+MOST_SITES = 12
+"""Panels of a run; ours have at most six."""
 AXES = ("task", "mixer", "d_model", "n_layers", "lr", "seed")
 """Columns of table runs that a panel's tooltips show."""
 
@@ -100,9 +102,11 @@ def _named(every: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def _sites(own: pd.DataFrame) -> list[str]:
     """The sites that decide this run's verdict and have something to show."""
     depths = depths_of(list(own["site"].unique()))
+    there = set(own["site"])
+    boundaries = [site for site in depths.boundaries if site in there]
     inside = [site for layer in depths.convolutions for site in layer]
     telling = [site for site in inside if (own[own["site"] == site]["share"] >= TRACE).any()]
-    return [*depths.boundaries, *telling] or inside or ["blocks.0.mixer.output"]
+    return ([*boundaries, *telling] or inside or ["blocks.0.mixer.output"])[:MOST_SITES]
 
 
 def _lines(here: pd.DataFrame, fields: dict[str, str]) -> list[Line]:

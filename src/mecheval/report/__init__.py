@@ -52,10 +52,10 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     from mecheval.report.grids import found_studies
     from mecheval.report.runs import mean_effects, run_frame, runs_data
     from mecheval.report.sections import study_data, training_data
-    from mecheval.report.snapshot import Snapshot
-    from mecheval.report.summary import best_runs, mechanism_figures, overview
+    from mecheval.report.summary import best_runs, mechanism_figures, overview, updated
+    from mecheval.store.snapshot import Snapshot
 
-    taken = Snapshot(store)
+    taken = store if isinstance(store, Snapshot) else Snapshot(store)
     frame = run_frame(taken)
     if frame.empty:
         raise UserError(f"the store at {store.path} has no runs; `mecheval train` makes one.")
@@ -73,7 +73,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     summary = {"best": [place[run] for run in best["run"]]}
     about = {
         **overview(frame), "scale": scale, "store": taken.path.name, "version": metadata.version("mecheval"),
-        "updated": f"{frame['updated'].max():%Y-%m-%d %H:%M} UTC",
+        "updated": updated(frame),
     }  # fmt: skip
     data = {
         "about": about,

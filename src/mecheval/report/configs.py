@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from mecheval.store.bounds import name_of
+
 Flat = dict[str, Any]
 """Path -> value: model.d_model -> 64."""
 
@@ -38,7 +40,7 @@ def packed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def task_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Each run's task, with the options in which it differs from most runs of that name: atr · query sibling."""
     own = [_options(config, "task") for config in configs]
-    return _told([str(options.pop("name", None)) for options in own], own, own_kind=[()] * len(own))
+    return _told([name_of(str(options.pop("name", None))) for options in own], own, own_kind=[()] * len(own))
 
 
 def mixer_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -47,7 +49,7 @@ def mixer_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     Its position embeddings are among that: they change what it can do.
     """
     own = [_options(config, "mixer") for config in configs]
-    names = [str(options.pop("name", None)) for options in own]
+    names = [name_of(str(options.pop("name", None))) for options in own]
     with_positions = [
         options | {"positions": _options(config, "model").get("positions")}
         for options, config in zip(own, configs, strict=True)
@@ -61,7 +63,7 @@ def _told(names: Sequence[str], own: Sequence[Flat], own_kind: Sequence[tuple[Ha
     told = []
     for name, kind, options in zip(names, kinds, own, strict=True):
         apart = [f"{option} {_said(value)}" for option, value in _apart(options, usual[kind]).items()]
-        told.append(" · ".join([name, *apart]))
+        told.append(name_of(" · ".join([name, *apart])) if apart else name)
     return told
 
 

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mecheval.store import Store
+from mecheval.store.snapshot import snapshot_of
 from mecheval.studies import STUDIES, Study, chosen, results, study_points, with_seed
 from mecheval.sweep import Point
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd  # type: ignore[import-untyped]
+
+MOST_SEEDS = 200
+"""Seeds of a study that are shown, the smallest."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,11 @@ def found_studies(store: Store, scale: str) -> list[Found]:
     Studies share runs. One is shown, and each seed of it, only where it adds a run to those of the studies before it:
     else the seven runs of a quickstart would stand for half the paper.
     """
+    store = snapshot_of(store, "effects", "verdicts")
     seeds: dict[str, set[int]] = defaultdict(set)
     for row in store.rows():
         config = row["config"]
-        if isinstance(config, dict) and isinstance(config.get("seed"), int):
+        if config is not None and config.get("seed") is not None:
             seeds[_without_seed(config)].add(config["seed"])
     found: list[Found] = []
     shown: set[tuple[str, int]] = set()
@@ -48,7 +53,7 @@ def found_studies(store: Store, scale: str) -> list[Found]:
         grid = study_points(study, scale)
         own = {_without_seed(point.config.to_dict()) for point in grid}
         runs = {(config, seed) for config in own for seed in seeds.get(config, ())}
-        there = sorted({seed for _, seed in runs - shown})
+        there = sorted({seed for _, seed in runs - shown})[:MOST_SEEDS]
         shown |= runs
         points = [with_seed(point, seed) for seed in there for point in grid]
         if points:

@@ -72,8 +72,9 @@ def mean_effects(store: Store) -> pd.DataFrame:
     shown = [split_site(site)[1] in PARTS for site in effects["site"]]
     effects = effects[np.array(shown, dtype=bool)]  # an empty list would choose no columns
     order = {SPLIT: 0, "dev": 1, "train": 2}
-    best = effects.groupby("run")["split"].transform(lambda splits: min(splits, key=lambda split: order.get(split, 3)))
-    return effects[effects["split"] == best]
+    splits = {split: order.get(split, len(order) + place) for place, split in enumerate(effects["split"].unique())}
+    rank = effects["split"].map(splits)
+    return effects[rank == rank.groupby(effects["run"]).transform("min")]
 
 
 def maps_data(effects: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, Map]]:
@@ -93,11 +94,15 @@ def maps_data(effects: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, Ma
         likelihoods = (tidy(float(own[name][whole])) for name in ("original", "corrupted"))
         maps[run] = [places[cells], int(is_share), *likelihoods, [three(numbers.get(cell)) for cell in places[cells]]]
     layouts: list[dict[str, Any]] = []
+    numbers_of: dict[tuple[Cell, ...], int] = {}
     for made in maps.values():
-        layout = layout_of(made[0])
-        if layout not in layouts:
-            layouts.append(layout)
-        made[0] = layouts.index(layout)
+        cells = tuple(made[0])
+        if cells not in numbers_of:
+            layout = layout_of(cells)
+            if layout not in layouts:
+                layouts.append(layout)
+            numbers_of[cells] = layouts.index(layout)
+        made[0] = numbers_of[cells]
     return layouts, maps
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from mecheval.figures import curves
 from mecheval.figures.axes import NAMES, ordered, say
+from mecheval.figures.heatmap import split_site
 from mecheval.figures.matrix import QUANTITIES
 from mecheval.figures.over_time import mechanism_over_time
 from mecheval.figures.scatter import PAIRS
 from mecheval.report.grids import Found
 from mecheval.report.plain import columns, levels
-from mecheval.report.snapshot import Snapshot
 from mecheval.report.specs import FIELDS, Spec, field_texts, page_spec
+from mecheval.store.snapshot import Snapshot
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd  # type: ignore[import-untyped]
@@ -93,10 +94,12 @@ def _table(found: Found, axes: list[str]) -> dict[str, Any]:
 def training_data(frame: pd.DataFrame, store: Snapshot, history: pd.DataFrame) -> Section:
     """Mechanisms along training, of some of the runs that were intervened on then; `frame`: the most telling first."""
     shown = frame[frame["run"].isin(store.probed)].head(AT_ONCE)
-    if shown.empty:
-        return {"runs": 0, "shown": 0, "chips": []}, []
     order = {run: place for place, run in enumerate(shown["run"])}
     effects = store.on_the_way(list(order)).sort_values("run", key=lambda runs: runs.map(order), kind="stable")
+    effects = effects[effects["site"].map(lambda site: split_site(site)[0] is not None).astype(bool)]
+    shown = shown[shown["run"].isin(set(effects["run"]))]
+    if shown.empty:
+        return {"runs": 0, "shown": 0, "chips": []}, []
     axes = [axis for axis in ("task", "mixer", "d_model") if shown[axis].nunique() > 1]
     own = history[history["run"].isin(order)]
     chart = mechanism_over_time(effects, own, "Restored shares along training", shown)

@@ -17,6 +17,9 @@ from mecheval.store import Store
 if TYPE_CHECKING:  # slow to import
     import pandas as pd  # type: ignore[import-untyped]
 
+TASKS = 20
+"""Tasks whose mechanisms are drawn, in the order of charts."""
+
 
 def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Of the runs of each setting (task, mixer, model, seed) the one with the highest dev accuracy, then likelihood.
@@ -32,12 +35,13 @@ def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
         ["ended", "dev_accuracy", "dev_likelihood"], ascending=False, na_position="last", kind="stable"
     )
     best = ranked.drop_duplicates("setting")
-    for axis in ("task", "mixer"):
-        order = ordered(axis, best[axis].fillna("?"))
-        best = best.assign(**{f"{axis}_place": [order.index(value) for value in best[axis].fillna("?")]})
+    names = {axis: best[axis].fillna("?") for axis in ("task", "mixer")}
+    for axis, values in names.items():
+        places = {value: place for place, value in enumerate(ordered(axis, values))}
+        best = best.assign(**{f"{axis}_place": [places[value] for value in values]})
     usual = best["n_layers"].mode()
-    varied = (best["mixer_name"] != best["mixer"]).astype(int) + ~best["n_layers"].isin(usual[:1])
-    best = best.assign(other_task=best["task_name"] != best["task"], varied=varied)
+    varied = (best["mixer_name"] != names["mixer"]).astype(int) + ~best["n_layers"].isin(usual[:1])
+    best = best.assign(other_task=best["task_name"] != names["task"], varied=varied)
     order = ["task_place", "other_task", "varied", "mixer_place", "n_layers", "d_model", "seed"]
     return best.sort_values(order, kind="stable")
 
@@ -50,7 +54,7 @@ def mechanism_figures(store: Store, frame: pd.DataFrame, studies: Sequence[Found
     """
     by_name = {found.study.name: found for found in studies}
     drawn = []
-    for task in ordered("task", frame["task"].dropna()):
+    for task in ordered("task", frame["task"].dropna())[:TASKS]:
         own = frame[frame["task"] == task]
         among: set[str] | None = None
         if task in by_name:
@@ -63,6 +67,12 @@ def mechanism_figures(store: Store, frame: pd.DataFrame, studies: Sequence[Found
             continue
         drawn.append(page_spec(mechanisms_figure(rows, f"Who stores the association where: {task}")))
     return drawn
+
+
+def updated(frame: pd.DataFrame) -> str:
+    """When a run last changed, as far as that is known."""
+    latest = frame["updated"].max()
+    return "an unknown time" if latest != latest else f"{latest:%Y-%m-%d %H:%M} UTC"
 
 
 def overview(frame: pd.DataFrame) -> dict[str, Any]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # DuckDB is slow to import; only those who read or write a ta
 
 FROM_FILE = "from_file"
 """Column, while files are loaded, that says which file a row comes from."""
+MOST_ROWS, MOST_BYTES = 2_000_000, 1 << 30
+"""Rows of a file that is read, and their size in memory; ours have up to some hundred thousand."""
 Rows = Sequence[Mapping[str, Any]]
 
 MEMORY = "2GB"
@@ -92,6 +94,7 @@ def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, 
 
 
 def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> None:
+    _check_sizes(connection, list(files.values()))
     _create(connection, table, FROM_FILE)
     _insert(connection, table, list(files.values()), FROM_FILE)
     owner = f"string_split({FROM_FILE}, '/')[-2]"
@@ -106,6 +109,25 @@ def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str,
     connection.execute(f"ALTER TABLE {table.name} DROP COLUMN {FROM_FILE}")
 
 
+def _check_sizes(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
+    """An error unless each file says that it holds no more than is read: a small file can hold billions of rows."""
+    if not files:
+        return
+    sizes = connection.execute(
+        "SELECT sum(row_group_num_rows) FILTER (column_id = 0) AS n, sum(total_uncompressed_size) AS size "
+        f"FROM parquet_metadata(?) GROUP BY file_name HAVING n > {MOST_ROWS} OR size > {MOST_BYTES}",
+        [_names(files)],
+    )
+    if found := sizes.fetchone():
+        limits = f"at most {MOST_ROWS:,} of {MOST_BYTES:,} bytes are read"
+        raise ValueError(f"it has {int(found[0]):,} rows of {int(found[1]):,} bytes; {limits}.")
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Paths for DuckDB, for which a name would be a pattern."""
+    return [glob.escape(str(file.absolute())) for file in files]
+
+
 def _insert(connection: DuckDBPyConnection, table: Table, files: Sequence[Path], *more: str) -> None:
     if files:
         names = ", ".join([*(column.name for column in table.columns), *more])
@@ -114,7 +136,7 @@ def _insert(connection: DuckDBPyConnection, table: Table, files: Sequence[Path],
         try:
             connection.execute(
                 f"INSERT INTO {table.name} SELECT {names} FROM (FROM {table.name} UNION ALL BY NAME FROM {read})",
-                [[glob.escape(str(file.absolute())) for file in files]],  # a name is not a pattern
+                [_names(files)],
             )
         except Exception as error:
             if not _out_of_memory(error):

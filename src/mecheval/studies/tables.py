@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import Store
+from mecheval.store.snapshot import snapshot_of
 from mecheval.studies.study import SCALES, Study
 from mecheval.sweep import Point, only
 from mecheval.sweep.sweeping import rows_of
@@ -42,6 +43,7 @@ def results(study: Study, points: Sequence[Point], store: Store) -> pd.DataFrame
     """A row for each run: its axes, its status (`missing` where the store has none), its scores and readings."""
     import pandas as pd
 
+    store = snapshot_of(store, "effects", "verdicts")
     rows = {row["run"]: row for row in rows_of(store)}
     records = []
     for point in points:
@@ -73,7 +75,7 @@ def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
 
     Columns: role, share, share_low, share_high. A run that learnt nothing has no shares, and no row.
     """
-    effects = store.query(
+    effects = snapshot_of(store, "effects").query(
         "select run, role, share, share_low, share_high from effects "
         f"where state = '{STATE}' and split = 'test' and site = 'blocks.1.input' and share is not null"
     )
@@ -86,6 +88,7 @@ def charts(study: Study, frame: pd.DataFrame, store: Store, scale: str) -> dict[
     from mecheval.figures import curves
 
     about = f"(figure {study.figure}, scale {scale})"
+    store = snapshot_of(store, "history")
     history = store.query("select * from history") if (frame["status"] != "missing").any() else frame[:0]
     drawn = {f"{study.name}-{scale}": study.draw(chosen(study, frame), f"{study.question} {about}")}
     if len(history):
