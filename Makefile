@@ -8,7 +8,7 @@ quickstart: .venv/.core
 	@$(BIN)/mecheval quickstart
 
 test: .venv/.dev
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: .venv/.dev
 	$(BIN)/ruff check .
