@@ -8,7 +8,7 @@ quickstart: .venv/.core
 	@$(BIN)/mecheval quickstart
 
 test: .venv/.dev
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # A library's sums depend on the CPU: every op, and every law of every mixer, with the instructions of older CPUs too.
 # The laws of tasks need no library's sums, and one task serves for those of training.

@@ -35,12 +35,6 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers take seconds to start; where they are not the point, this process does their work."""
-    monkeypatch.setattr(LocalEngine, "run", lambda _, jobs, store, tell: HereEngine().run(jobs, store, tell))
-
-
-@pytest.fixture
 def mine(tmp_path: Path) -> Path:
     """A file of one's own."""
     path = tmp_path / "my mixers.py"

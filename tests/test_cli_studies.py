@@ -3,16 +3,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from commands import Command
+from commands import Command, forked
 from mecheval.store import Store
 from mecheval.studies import STUDIES, scales
+from training.runs import outcome
 
 TINY = {
     "preset": "laptop", "d_model": 16, "batch_size": 8, "steps": 20, "evaluate.documents": 16, "evaluate.every": 10,
@@ -29,7 +28,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return Command(monkeypatch, capsys)
 
 
-def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command, tmp_path: Path) -> None:
+def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command, tmp_path: Path, here: None) -> None:
     store = str(tmp_path / "store")
     words = ["study", "ar", "--store", store, "--only", "mixer=attention,delta_net", "lr=1e-3"]
     code, out, err = command(*words, "--status")
@@ -55,7 +54,7 @@ def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command,
     assert json.loads(command(*words, "--status", "--json")[1])["ar"]["done"] == 2
 
 
-def test_results_as_json(command: Command, tmp_path: Path) -> None:
+def test_results_as_json(command: Command, tmp_path: Path, here: None) -> None:
     words = ["study", "ar", "--store", str(tmp_path), "--only", "mixer=attention", "--lr", "1e-3,1e-2", "--seeds", "2"]
     code, out, err = command(*words, "--json")
     assert code == 0, err
@@ -65,7 +64,7 @@ def test_results_as_json(command: Command, tmp_path: Path) -> None:
     assert len(Store(tmp_path).ids()) == 4
 
 
-def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path) -> None:
+def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path, here: None) -> None:
     code, out, _ = command("list", "studies", "--store", str(tmp_path), "--json")
     assert code == 0
     rows = {row["study"]: row for row in json.loads(out)}
@@ -131,7 +130,7 @@ def test_places_that_cannot_be_written_are_refused_before_anything_is_computed(
 
 
 def test_a_failed_run_is_told_and_the_others_are_kept(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = {**scales.BASE["ar", "laptop"], "device": "cuda:7"}
     monkeypatch.setattr(scales, "BASE", {**scales.BASE, ("ar", "laptop"): broken})
@@ -143,23 +142,21 @@ def test_a_failed_run_is_told_and_the_others_are_kept(
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", "from mecheval.cli import main; main()", "study", "ar", "--store", str(tmp_path)]
-    words += ["--only", "mixer=attention", "d_model=128", "lr=0.001"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        deadline = time.monotonic() + 60
-        while not any((tmp_path / "runs").glob("*/status.json")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(process.pid, signal.SIGINT)
-        said = process.stderr.read()
-        assert process.wait(30) == 130
+    words = ["study", "ar", "--store", str(tmp_path), "--only", "mixer=attention", "d_model=128", "lr=0.001"]
+    child = forked(words, tmp_path / "said")
+    deadline = time.monotonic() + 60
+    while not any((tmp_path / "runs").glob("*/status.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(child, signal.SIGINT)
+    assert outcome(child) == 130
+    said = (tmp_path / "said").read_text()
     assert "Traceback" not in said
     assert "the same command goes on from there" in said
     (row,) = Store(tmp_path).rows()
     assert row["status"] == "interrupted"
 
 
-def test_a_study_is_drawn_again_from_the_store(command: Command, tmp_path: Path) -> None:
+def test_a_study_is_drawn_again_from_the_store(command: Command, tmp_path: Path, here: None) -> None:
     store = str(tmp_path / "store")
     code, out, err = command("draw", "study", "ar", "--store", store, "--curves")
     assert (code, out) == (2, "")
