@@ -229,19 +229,25 @@ class RunFolder:
         self._checked(record, path.name)
         return path
 
+    def check_whole(self) -> None:
+        """An error unless every file of a whole run is as it was written: before anything is computed from the run."""
+        for problem in self._damaged(self.record()):
+            raise StoreError(problem)
+
     def problems(self) -> list[str]:
         """What is wrong with the files of a whole run, one line each; `mecheval verify` shows them."""
         record = self.record()
         if record.row["status"] not in WHOLE:
             return []
-        found = []
+        extra = unaccounted(record, self._files()) if record.sealed else []
+        return [*self._damaged(record), *(f"{self.path / name} is not among the files of the run." for name in extra)]
+
+    def _damaged(self, record: Record) -> Iterator[str]:
         for name in record.files if record.sealed else [self.table(table).name for table in ALWAYS]:
             try:
                 self._checked(record, name)
             except StoreError as error:
-                found.append(str(error))
-        extra = unaccounted(record, self._files()) if record.sealed else []
-        return found + [f"{self.path / name} is not among the files that the run wrote." for name in extra]
+                yield str(error)
 
     def environment_file(self, part: str) -> dict[str, bytes]:
         """environment.json, in which `part` of the run ("training from step 0") is computed in this environment."""
