@@ -53,7 +53,7 @@ def test_workers_load_the_file_and_nothing_is_trained_twice(command: Command, tm
         f"{mine}:Good",
         "--no-compare",
         "--workers",
-        "2",
+        "1",
         "--no-report",
         "--store",
         str(store),

@@ -20,16 +20,16 @@ from mecheval.sweep.local import cores
 from sweep.jobs import Heard, Here, bytes_of, small_jobs
 from training.runs import tiny
 
-LONG = {"steps": 400}
+LONG = [Job(tiny(steps=400, seed=seed)) for seed in range(3)]
+"""Long enough to be stopped in the middle; one more than there are workers."""
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
     """What three runs publish, worked on in this process without any interruption."""
     store = Store(tmp_path_factory.mktemp("expected"))
-    jobs = small_jobs(3, **LONG)
-    sweep(jobs, store, Here(), Heard())
-    return bytes_of(store, jobs)
+    sweep(LONG, store, Here(), Heard())
+    return bytes_of(store, LONG)
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -46,7 +46,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:
-    jobs, heard = small_jobs(3, **LONG), Heard()
+    jobs, heard = LONG, Heard()
     killed: list[int] = []
 
     class Killer(Heard):
@@ -82,7 +82,7 @@ def test_a_run_that_always_kills_its_worker_fails_and_the_others_do_not(tmp_path
 def test_a_signal_saves_and_stops_and_the_same_sweep_goes_on(
     tmp_path: Path, expected: dict[str, dict[str, bytes]]
 ) -> None:
-    jobs, store = small_jobs(3, **LONG), Store(tmp_path)
+    jobs, store = LONG, Store(tmp_path)
 
     class Interrupter(Heard):
         def event(self, event: Event) -> None:
@@ -124,7 +124,7 @@ SCRIPT = """
 def test_when_the_parent_is_killed_its_workers_save_and_end(
     tmp_path: Path, expected: dict[str, dict[str, bytes]]
 ) -> None:
-    jobs, store = small_jobs(3, **LONG), Store(tmp_path / "store")
+    jobs, store = LONG, Store(tmp_path / "store")
     (tmp_path / "jobs.json").write_text(json.dumps([job.to_dict() for job in jobs]))
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     words = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "jobs.json"), str(store.path)]

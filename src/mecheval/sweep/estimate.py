@@ -23,7 +23,7 @@ CHANNEL = {"attention": 16, "base_conv": 12, "based": 16, "delta_net": 45, "h3":
 """Nanoseconds a step for each token, channel and layer, beside products of matrices; others are taken for 50."""
 PARAMETER = 1.6e-9
 """Seconds a step for each parameter: AdamW, bound by memory."""
-NEEDED = {"attention": 0.1, "based": 0.15, "delta_net": 0.05, "h3": 0.55, "hyena": 0.4, "mamba": 0.7}
+NEEDED = {"attention": 0.1, "based": 0.15, "delta_net": 0.05, "h3": 0.52, "hyena": 0.38, "mamba": 0.7}
 """Share of its steps after which a run on associative recall that may stop early (`stop_at`) has stopped, as in study
 `ar` at scale laptop and width 128. BaseConv and all others are expected to need every step."""
 
