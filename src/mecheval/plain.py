@@ -20,9 +20,9 @@ from yaml.resolver import Resolver
 
 from mecheval.errors import UserError, shown
 
-MAX_BYTES = 1 << 24
-"""Size of the largest file that is read, in bytes: several seconds of YAML, and ten times the largest honest config."""
-MAX_VALUES = 1_000_000
+MAX_BYTES = {"YAML": 1 << 24, "JSON": 1 << 26}
+"""Size of the largest file that is read, in bytes: a few seconds. A grammar over 8,192 terminals fits either."""
+MAX_VALUES = {"YAML": 800_000, "JSON": 1_200_000}
 """Most values (texts, numbers, lists, ...) in one file, counted as if every alias were written out."""
 MAX_DEPTH = 100
 """Most lists and mappings inside one another."""
@@ -50,7 +50,7 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
 
 def load_file(path: str | Path, kind: str) -> Any:
     """The data in a file of kind "YAML" or "JSON"; every problem is an error that names the file."""
-    text = read_text(path)
+    text = read_text(path, MAX_BYTES[kind])
     try:
         return parse_yaml(text) if kind == "YAML" else parse_json(text)
     except (yaml.YAMLError, json.JSONDecodeError) as error:
@@ -59,19 +59,19 @@ def load_file(path: str | Path, kind: str) -> Any:
         raise UserError(f"{path}: {error}") from None
 
 
-def read_text(path: str | Path) -> str:
-    """A file's text (UTF-8), if it is a regular file of a sensible size: a pipe or a device could have no end."""
+def read_text(path: str | Path, most: int) -> str:
+    """A file's text (UTF-8), if it is a regular file of at most `most` bytes: a pipe or a device could have no end."""
     if "\0" in str(path):
         raise UserError(f"cannot read {shown(str(path))}: no file has a zero byte in its name.")
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise UserError(f"cannot read {path}: it is not a regular file.")
         with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(most + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    if len(content) > MAX_BYTES:
-        raise UserError(f"cannot read {path}: it is larger than {MAX_BYTES >> 20} MB.")
+    if len(content) > most:
+        raise UserError(f"cannot read {path}: it is larger than {most >> 20} MB.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -89,8 +89,8 @@ def parse_json(text: str) -> Any:
         depth, count = depth + 1, count + len(level)
         if depth > MAX_DEPTH:
             raise UserError(f"it is nested more than {MAX_DEPTH} deep.")
-        if count > MAX_VALUES:
-            raise UserError(f"it holds more than {MAX_VALUES:,} values.")
+        if count > MAX_VALUES["JSON"]:
+            raise UserError(f"it holds more than {MAX_VALUES['JSON']:,} values.")
         inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
         level = [value for values in inner for value in values]
     return data
@@ -164,8 +164,8 @@ class _Builder:
             return
         parent = self.stack[-1]
         parent.size += size
-        if parent.size > MAX_VALUES:
-            raise UserError(f"line {line}: it holds more than {MAX_VALUES:,} values.")
+        if parent.size > MAX_VALUES["YAML"]:
+            raise UserError(f"line {line}: it holds more than {MAX_VALUES['YAML']:,} values.")
         if isinstance(parent.value, list):
             parent.value.append(value)
         elif parent.has_key:
@@ -205,6 +205,8 @@ def _convert(tag: str, text: str) -> Any:
     if _long(text):
         raise ValueError(text)
     if tag == f"{_YAML}int":
+        if text.isdigit() and text[0] != "0":
+            return int(text)
         return SafeConstructor().construct_yaml_int(yaml.ScalarNode(tag, text))
     try:
         return float(text)

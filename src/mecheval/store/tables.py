@@ -54,6 +54,7 @@ def seal(connection: DuckDBPyConnection) -> None:
 
     A list of allowed folders would not do, because what may be read there may also be overwritten.
     """
+    connection.execute("SET enable_progress_bar = false")  # it would stand in the middle of an answer
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
 
