@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from mecheval.store.bounds import name_of
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd  # type: ignore[import-untyped]
@@ -17,24 +24,63 @@ MISSING = "–"
 WIDE = 115
 """Terminal columns from which the run table is complete."""
 SHORT_ID = 8
+LEFT, SQUEEZABLE = ("run", "status", "task", "mixer"), ("task", "mixer")
+"""Columns of the run table that stand on the left of their place, and those that give way in a narrow terminal."""
+NARROWEST = 4
+"""Terminal columns that these keep."""
+HUGE = 1e12
+"""From here on, a number is written as a power of ten, or not at all; no run of ours has one."""
 COLUMNS, CUT = 12, 60
 """Columns of a frame and characters of a cell; more cannot be read in a terminal."""
 
 
-def run_table(frame: pd.DataFrame, width: int = 80) -> Table:
+@dataclass(frozen=True)
+class RunTable:
+    """Cells of text in lines. Rich's own table takes seconds for thousands of runs: it may wrap and style any cell."""
+
+    heads: list[list[str]]  # lines of the head
+    rows: list[list[str]]
+    gap: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        """The head in bold, then the runs, each status in its colour; long names give way where a line is too long."""
+        cells = [*self.heads, *self.rows]
+        names = self.heads[-1]
+        widths = [max(cell_len(line[place]) for line in cells) for place in range(len(names))]
+        room = options.max_width - sum(widths) - self.gap * (len(names) - 1)
+        for place in sorted(map(names.index, SQUEEZABLE), key=lambda place: -widths[place]):
+            less = min(max(-room, 0), max(widths[place] - NARROWEST, 0))
+            widths[place], room = widths[place] - less, room + less
+        bold = console.get_style("bold")
+        styles = {status: console.get_style(style) for status, style in STYLES.items()}
+        for number, line in enumerate(cells):
+            head = number < len(self.heads)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True)):
+                style = bold if head else styles.get(cell) if names[place] == "status" else None
+                yield Segment(_fitted(cell, width, left=names[place] in LEFT), style)
+                if place + 1 < len(line):
+                    yield Segment(" " * self.gap)
+            yield Segment.line()
+
+
+def run_table(frame: pd.DataFrame, width: int = 80) -> RunTable:
     """`Store.runs()`, newest last.
 
     Where the terminal is narrow there are no layers, seed and dev accuracy, and of the id what is enough to name a run.
     """
     wide = width >= WIDE
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1) if wide else (0, 1, 0, 0))
-    headers = list(_run_cells(dict.fromkeys(frame.columns), wide))
-    for name in headers:
-        text, squeezable = name in ("run", "status", "task", "mixer"), name in ("task", "mixer")
-        table.add_column(name, justify="left" if text else "right", vertical="bottom", no_wrap=not squeezable)
-    for row in frame.to_dict("records"):
-        table.add_row(*_run_cells(row, wide).values())
-    return table
+    heads = [name.split("\n") for name in _run_cells(dict.fromkeys(frame.columns), wide)]
+    tall = max(map(len, heads))
+    lines = [list(line) for line in zip(*([""] * (tall - len(head)) + head for head in heads), strict=True)]
+    return RunTable(lines, [list(_run_cells(row, wide).values()) for row in records(frame)], 2 if wide else 1)
+
+
+def _fitted(text: str, width: int, *, left: bool) -> str:
+    """The text in so many terminal columns, on one side of them, cut where it is too long."""
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(text, width - 1) + "…"
+    return text + " " * (width - size) if left else " " * (width - size) + text
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -63,14 +109,13 @@ def frame_table(frame: pd.DataFrame, limit: int = 50) -> Table:
     return table
 
 
-def _run_cells(row: dict[str, Any], wide: bool) -> dict[str, Text]:
+def _run_cells(row: dict[str, Any], wide: bool) -> dict[str, str]:
     """What the run table says about one run, by header."""
-    status = _cell(row["status"])
     cells = {
         "run": _cell(row["run"]) if wide else _cell(row["run"])[:SHORT_ID],
-        "status": status,
-        "task": _cell(row["task"]),
-        "mixer": _cell(row["mixer"]),
+        "status": name_of(_cell(row["status"])),
+        "task": name_of(_cell(row["task"])),
+        "mixer": name_of(_cell(row["mixer"])),
         "d": _cell(row["d_model"]),
         "layers": _cell(row["n_layers"]),
         "lr": _cell(row["lr"]),
@@ -83,10 +128,12 @@ def _run_cells(row: dict[str, Any], wide: bool) -> dict[str, Text]:
     }
     if not wide:
         del cells["layers"], cells["seed"], cells["dev\nacc"]
-    return {name: Text(cell, STYLES.get(status, "") if name == "status" else "") for name, cell in cells.items()}
+    return cells
 
 
 def _is_missing(value: Any) -> bool:
+    if value is None or isinstance(value, str | int):
+        return value is None
     import pandas as pd
 
     return pd.isna(value) is True  # of a list it is an array
@@ -104,6 +151,8 @@ def _cell(value: Any) -> str:
 
 
 def _fraction(number: float) -> str:
+    if abs(number) >= HUGE:
+        return f"{number:.3g}"
     if abs(number) >= 10_000:
         return f"{number:.1f}"
     text = f"{number:.4g}"
@@ -115,12 +164,12 @@ def _shorten(text: str) -> str:
 
 
 def _share(value: Any) -> str:
-    return MISSING if _is_missing(value) else f"{value:.3f}"
+    return MISSING if _is_missing(value) else f"{value:.3f}" if abs(value) < HUGE else f"{value:.3g}"
 
 
 def _duration(seconds: Any) -> str:
     """12s, 3m05s, 2h07m or 3d04h."""
-    if _is_missing(seconds):
+    if _is_missing(seconds) or abs(seconds) >= HUGE:
         return MISSING
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from mecheval.show_store import frame_table, run_table
+from mecheval.show_store import RunTable, frame_table, run_table
 from mecheval.store import Store
 from store.examples import ID, write_run
 
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def printed(table: Table, width: int, colour: bool = False) -> list[str]:
+def printed(table: RunTable | Table, width: int, colour: bool = False) -> list[str]:
     console = Console(width=width, force_terminal=colour, color_system="standard" if colour else None)
     with console.capture() as capture:
         console.print(table)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.paper import Comparison, Judged, Setting
     from mecheval.store import Store
     from mecheval.studies import Study
+    from mecheval.sweep import Point
 
 TABLES = ("cells", "patterns", "claims")
 
@@ -48,7 +49,7 @@ def compare(
     with aside.status("loading"):
         from mecheval.store.mirror import open_store
         from mecheval.store.snapshot import snapshot_of
-        from mecheval.studies import STUDIES
+        from mecheval.studies import STUDIES, study_points
 
     if study not in (*STUDIES, ALL):
         raise UnknownName("study", study, (*STUDIES, ALL))
@@ -58,8 +59,10 @@ def compare(
         raise UserError("choose one of --csv and --json.")
     with aside.status("reading"):
         names = list(STUDIES) if study == ALL else [study]
-        opened = snapshot_of(open_store(store), "effects", "verdicts")
-        compared = [_compare(STUDIES[name], scale, seeds, opened) for name in names]
+        grids = {name: study_points(STUDIES[name], scale, seeds) for name in names}
+        asked = {point.config.id for points in grids.values() for point in points}
+        opened = snapshot_of(open_store(store), "effects", "verdicts", among=asked)
+        compared = [_compare(STUDIES[name], scale, points, opened) for name, points in grids.items()]
     if as_json:
         print_json([_data(one, scale, table) for one in compared])
     elif csv:
@@ -69,11 +72,10 @@ def compare(
             _show(one, scale, table)
 
 
-def _compare(study: Study, scale: str, seeds: int, store: Store) -> Compared:
+def _compare(study: Study, scale: str, points: list[Point], store: Store) -> Compared:
     from mecheval.paper import compare, judge_claims, settings_of
-    from mecheval.studies import chosen, results, study_points
+    from mecheval.studies import chosen, results
 
-    points = study_points(study, scale, seeds)
     runs = results(study, points, store)
     frame, settings = chosen(study, runs), settings_of(point.config for point in points)
     judged = judge_claims({study.name: frame}, scale, {study.name: settings})

@@ -134,8 +134,10 @@ def draw_study(
     path = save or Path(f"{wanted}.svg")
     figures.check_suffix(path)
     with aside.status("reading"):
-        opened = snapshot_of(open_store(store), "history", "effects", "verdicts")
-        drawn = charts(study, results(study, study_points(study, scale, seeds), opened), opened, scale)
+        points = study_points(study, scale, seeds)
+        asked = {point.config.id for point in points}
+        opened = snapshot_of(open_store(store), "history", "effects", "verdicts", among=asked)
+        drawn = charts(study, results(study, points, opened), opened, scale)
     if wanted not in drawn:
         raise UserError(f"the store has no learning curves of {name}; `mecheval study {name}` makes them.")
     _write(drawn[wanted], path)

@@ -47,16 +47,20 @@ def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress 
         from mecheval.store.mirror import open_store
         from mecheval.store.snapshot import snapshot_of
         from mecheval.studies import STUDIES, study_points
-        from mecheval.sweep import Job, merged, pending
+        from mecheval.sweep import Job, merged
         from mecheval.sweep.estimate import Estimate
         from mecheval.sweep.local import cores
-        from mecheval.sweep.sweeping import rows_of
+        from mecheval.sweep.sweeping import done_in, rows_of
 
-        opened = snapshot_of(open_store(store), "verdicts")
-        estimate, listed = Estimate(rows_of(opened)), []
-        for study in STUDIES.values():
-            jobs = merged(Job(point.config, study.splits) for point in study_points(study, scale, seeds))
-            todo = pending(jobs, opened)
+        grids = {
+            study: merged(Job(point.config, study.splits) for point in study_points(study, scale, seeds))
+            for study in STUDIES.values()
+        }
+        asked = {job.run for jobs in grids.values() for job in jobs}
+        opened = snapshot_of(open_store(store), "verdicts", among=asked)
+        is_done, estimate, listed = done_in(opened), Estimate(rows_of(opened)), []
+        for study, jobs in grids.items():
+            todo = [job for job in jobs if not is_done(job)]
             seconds = sum(estimate.seconds(job.config) for job in todo) / cores()
             listed.append(Listed(study, len(jobs), len(jobs) - len(todo), seconds))
     if as_json:

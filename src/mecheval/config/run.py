@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -144,7 +146,7 @@ class RunConfig:
         task = _task(given["task"])
         return cls(
             task=task,
-            mixer=_mixer(given["mixer"], model, longest=build_task(task.name, **task.options).max_tokens),
+            mixer=_mixer(given["mixer"], model, _longest(TASKS.get(task.name), task.name, json.dumps(task.options))),
             model=model if model.positions else model.model_copy(update={"positions": _usual(given["mixer"])}),
             optimiser=parse_options(Optimiser, "optimiser", data["optimiser"]),
             schedule=parse_options(Schedule, "schedule", data["schedule"]),
@@ -168,7 +170,7 @@ class RunConfig:
         """The same as YAML."""
         return dump_yaml(self.to_dict())
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The run's name: 12 hexadecimal digits of a hash over all fields, however they were written."""
         return run_id(self.to_dict())
@@ -246,6 +248,15 @@ def _task(given: Any) -> Named:
     named = _named("task", given)
     options = parse_options(TASKS.get(named.name).Options, named.name, dict(named.options))
     return Named(named.name, options.model_dump(mode="json"))
+
+
+@lru_cache
+def _longest(task: type[Task], name: str, options: str) -> int:
+    """Tokens of the longest document of the task with this class and name; its options are given as JSON.
+
+    Building a task may take a while (a grammar is analysed), and grids ask this of the same task for every run.
+    """
+    return build_task(name, **json.loads(options)).max_tokens
 
 
 def _mixer(given: Any, model: Model, longest: int) -> Named:

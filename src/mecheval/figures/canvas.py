@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mecheval.figures.style import finish
+from mecheval.figures.style import chart_of, finish
 from mecheval.store.bounds import printable
 
 if TYPE_CHECKING:  # slow to import
@@ -86,7 +86,7 @@ class Canvas:
         def on(rows: list[dict[str, Any]]) -> alt.Chart:
             across = alt.Scale(domain=[0, self.width], nice=False, zero=False)
             down = alt.Scale(domain=[0, self.height], nice=False, zero=False, reverse=True)
-            return alt.Chart(alt.InlineData(values=rows)).encode(
+            return chart_of(rows).encode(
                 x=alt.X("x:Q", scale=across, axis=None), y=alt.Y("y:Q", scale=down, axis=None)
             )
 

@@ -93,11 +93,12 @@ def _apart(own: Flat, usual: Flat) -> Flat:
     return {path: value for path, value in own.items() if _key(value) != _key(usual.get(path))}
 
 
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+def _key(value: Any) -> Hashable:
+    """What tells values apart: 1 is neither 1.0 nor true."""
+    return (type(value), value) if isinstance(value, Hashable) else json.dumps(value, sort_keys=True)
 
 
 def _said(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_said, value))
-    return value if isinstance(value, str) else _key(value)
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

@@ -22,11 +22,15 @@ ESCAPED = {sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 def tidy(value: Any, digits: int = DIGITS) -> Any:
     """The same with short numbers; None for what is not a finite one, at any depth."""
+    if value is None or type(value) in (str, int, bool):
+        return value
+    if type(value) is float:
+        return _short(value, digits)
     if isinstance(value, Mapping):
         return {str(name): tidy(each, digits) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [tidy(each, digits) for each in value]
-    value = value if value is None or isinstance(value, str | bool | int) else plain(value)
+    value = plain(value)
     return _short(value, digits) if isinstance(value, float) else value
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mecheval.store.schema import RUNS, STATUSES
@@ -111,14 +111,14 @@ def config_problem(config: Any) -> str | None:
     Then it is small, shallow plain data; each of its parts that is there holds names and values; the names of task and
     mixer are texts, and sizes and seed are whole numbers within the limits. Any part or option may be missing.
     """
-    if not isinstance(config, Mapping):
+    if not isinstance(config, dict):
         return f"its config is {_kind(config)}, and not names and values"
-    if not _is_shallow(config, DEEPEST_CONFIG):
+    if not _is_plain(config, DEEPEST_CONFIG):
         return f"its config is nested more than {DEEPEST_CONFIG} deep, or holds what is not plain"
     if len(json.dumps(config)) > LARGEST_CONFIG:
         return f"its config has more than {LARGEST_CONFIG:,} characters"
     for part in PARTS:
-        if part in config and not isinstance(config[part], Mapping):
+        if part in config and not isinstance(config[part], dict):
             return f"its config holds {_kind(config[part])} where the options of its {part} belong"
     for part in ("task", "mixer"):
         name = config.get(part, {}).get("name")
@@ -139,16 +139,22 @@ def _number_problem(values: Mapping[str, Any], where: str) -> str | None:
     return None
 
 
-def _is_shallow(value: Any, deepest: int) -> bool:
+def _is_plain(value: Any, deepest: int) -> bool:
     """Whether this is plain data (names are texts, numbers are finite and of 64 bits) of at most so many levels."""
-    if isinstance(value, Mapping | list | tuple):
-        if isinstance(value, Mapping) and not all(isinstance(name, str) for name in value):
-            return False
-        inside = value.values() if isinstance(value, Mapping) else value
-        return deepest > 0 and all(_is_shallow(each, deepest - 1) for each in inside)
-    if isinstance(value, float):
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return True
+    if kind is int:
+        return bool(-(2**63) <= value < 2**63)
+    if kind is float:
         return math.isfinite(value)
-    return value is None or isinstance(value, str | bool) or (isinstance(value, int) and abs(value) < 2**63)
+    if kind is dict:
+        return deepest > 0 and all(type(name) is str for name in value) and _are_plain(value.values(), deepest - 1)
+    return kind is list and deepest > 0 and _are_plain(value, deepest - 1)
+
+
+def _are_plain(values: Iterable[Any], deepest: int) -> bool:
+    return all(_is_plain(each, deepest) for each in values)
 
 
 def _kind(value: Any) -> str:

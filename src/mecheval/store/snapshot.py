@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -31,21 +31,23 @@ class Snapshot(Store):
 
     A run beyond the limits of `bounds` is listed as failed, as one that cannot be read, with why and a `StoreWarning`.
     Effects measured along training are left in their files (`on_the_way`): of thousands of runs, they are millions.
+    `among`: the runs whose tables are read; all are listed.
     """
 
-    def __init__(self, store: Store, tables: Sequence[str] = USUAL) -> None:
+    def __init__(self, store: Store, tables: Sequence[str] = USUAL, among: Container[str] | None = None) -> None:
         import duckdb
 
         super().__init__(store.path)
         self.probed: set[str] = set()  # runs that were intervened on while they were trained
         self._kept = {run: self._bounded(record) for run, record in store.records().items()}
+        read = {run: record for run, record in self._kept.items() if among is None or run in among}
         self._connection = connect()
         try:
             for table in map(TABLES.__getitem__, tables):
                 if table is RUNS:
                     load_rows(self._connection, RUNS, self.rows())
                 else:
-                    self._take(self._connection, table, self._kept)
+                    self._take(self._connection, table, read)
         except duckdb.Error as error:  # one file that cannot be read does not come this far
             raise StoreError(f"cannot read {store.path}: {one_line(error)[:300]}") from None
         seal(self._connection)
@@ -94,8 +96,8 @@ class Snapshot(Store):
             warnings.warn(StoreWarning(f"run {run} is shown without some of its rows: {what}."), stacklevel=2)
 
 
-def snapshot_of(store: Store, *tables: str) -> Store:
-    """The store itself where it is a snapshot already, or not there yet; else these tables of it."""
+def snapshot_of(store: Store, *tables: str, among: Container[str] | None = None) -> Store:
+    """The store itself where it is a snapshot already, or not there yet; else these tables of it, or of some runs."""
     if isinstance(store, Snapshot) or not (store.path / "runs").is_dir():
         return store
-    return Snapshot(store, tables)
+    return Snapshot(store, tables, among)

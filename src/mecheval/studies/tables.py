@@ -43,7 +43,7 @@ def results(study: Study, points: Sequence[Point], store: Store) -> pd.DataFrame
     """A row for each run: its axes, its status (`missing` where the store has none), its scores and readings."""
     import pandas as pd
 
-    store = snapshot_of(store, "effects", "verdicts")
+    store = snapshot_of(store, "effects", "verdicts", among={point.config.id for point in points})
     rows = {row["run"]: row for row in rows_of(store)}
     records = []
     for point in points:
@@ -75,7 +75,7 @@ def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
 
     Columns: role, share, share_low, share_high. A run that learnt nothing has no shares, and no row.
     """
-    effects = snapshot_of(store, "effects").query(
+    effects = snapshot_of(store, "effects", among=set(runs)).query(
         "select run, role, share, share_low, share_high from effects "
         f"where state = '{STATE}' and split = 'test' and site = 'blocks.1.input' and share is not null"
     )
@@ -88,7 +88,7 @@ def charts(study: Study, frame: pd.DataFrame, store: Store, scale: str) -> dict[
     from mecheval.figures import curves
 
     about = f"(figure {study.figure}, scale {scale})"
-    store = snapshot_of(store, "history")
+    store = snapshot_of(store, "history", among=set(frame["run"]))
     history = store.query("select * from history") if (frame["status"] != "missing").any() else frame[:0]
     drawn = {f"{study.name}-{scale}": study.draw(chosen(study, frame), f"{study.question} {about}")}
     if len(history):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -96,6 +96,12 @@ def in_order(jobs: Sequence[Job], store: Store) -> list[Job]:
 
 def pending(jobs: Sequence[Job], store: Store) -> list[Job]:
     """The jobs with something left to do."""
+    is_done = done_in(store)
+    return [job for job in jobs if not is_done(job)]
+
+
+def done_in(store: Store) -> Callable[[Job], bool]:
+    """Whether a job has nothing left to do, by what is in the store now."""
     states = statuses(store)
     judged = _judged(store) if states else set()
 
@@ -103,7 +109,7 @@ def pending(jobs: Sequence[Job], store: Store) -> list[Job]:
         state = states.get(job.run)
         return state == "diverged" or (state in WHOLE and all((job.run, split) in judged for split in job.splits))
 
-    return [job for job in jobs if not is_done(job)]
+    return is_done
 
 
 def rows_of(store: Store) -> list[dict[str, Any]]:
