@@ -1,4 +1,4 @@
-"""What users, files and stores can do to the command line: one line, an exit code, and nothing that a terminal obeys."""
+"""What users, files and stores can do to the command line: one line, an exit code, nothing that a terminal obeys."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_recall_with_nothing_to_ask_gives_up_in_time(monkeypatch: pytest.MonkeyP
         ({"terminals": (1 << 24) - 1}, "at most 1,048,576 probabilities of heads"),
     ],
 )
-def test_drawn_grammars_too(options: dict[str, int], message: str) -> None:
+def test_drawn_grammars_too(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as raised:
         build_task("atr", **options)
     assert message in str(raised.value)

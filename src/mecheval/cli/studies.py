@@ -99,6 +99,7 @@ def study(
 ) -> None:
     """Train, intervene, choose learning rates, draw: a whole figure of the paper. Repeat it to go on."""
     with aside.status("loading"):
+        from mecheval.store.guard import refuse_links
         from mecheval.store.mirror import is_url, open_store
         from mecheval.studies import STUDIES, get_study, study_points
         from mecheval.sweep import Job, sweep
@@ -123,6 +124,8 @@ def study(
         return
     with aside.status("loading"):
         pages = figures or opened.path / "figures"
+        if figures is None:
+            refuse_links(pages, pages)
         check_writable(pages, "store" if figures is None else "folder of figures")
         watchers = [board(aside, title, log=log) for title in _titles(plans, scale, engine)]
         workforce = _engine(engine, given)

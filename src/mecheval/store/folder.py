@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from mecheval.digests import sha256
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
-from mecheval.store.guard import StoreError, check_tree, open_file, read_file
+from mecheval.store.guard import StoreError, check_tree, open_file, read_file, writing
 from mecheval.store.schema import LONGEST_TEXT, RUNS, STATUSES, TABLES, WHOLE
 from mecheval.store.seal import Record, read_record, unaccounted, write_record
 from mecheval.store.tables import read_parquet, to_parquet
@@ -35,18 +35,6 @@ ALWAYS = ("history", "evaluations")
 
 class RunHeld(UserError):
     """Another process is writing to this run."""
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Report a full disk or a missing permission while writing `path` as one line.
-
-    Writes are atomic, so what was saved before such an error is still there.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; what was saved before is intact.") from error
 
 
 class RunFolder:
