@@ -1,4 +1,4 @@
-"""What users, files and stores can do to the command line: one line, an exit code, and nothing that a terminal obeys."""
+"""What users, files and stores can do to the command line: one line, and nothing that a terminal obeys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def test_no_text_of_a_store_commands_the_terminal(command: Command, store: list[
         assert "31m" in out
     [row, _] = json.loads(command.prints("runs", "--json", *store))
     assert row["message"] == BAD
-    assert BAD.replace("\r", "") in command.prints("query", sql, "--csv", *store).replace("\r", "")  # a pipe has it exact
+    assert BAD.replace("\r", "") in command.prints("query", sql, "--csv", *store).replace(
+        "\r", ""
+    )  # a pipe has it exact
 
 
 def test_csv_on_a_terminal_is_clean(command: Command, store: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +143,8 @@ def test_json_of_every_type(sql: str, value: Any, command: Command, store: list[
 
 
 @pytest.mark.parametrize(
-    "sql", ["select " + "(" * 5000 + "1" + ")" * 5000, "select date 'infinity'", "select bignum '9'", "select 1 +", " ; "]
+    "sql",
+    ["select " + "(" * 5000 + "1" + ")" * 5000, "select date 'infinity'", "select bignum '9'", "select 1 +", " ; "],
 )
 def test_sql_without_an_answer_is_one_line(sql: str, command: Command, store: list[str]) -> None:
     code, out, err = command("query", sql, "--json", *store)

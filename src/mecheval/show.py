@@ -41,9 +41,7 @@ def document(task: Task, batch: Batch, row: int) -> Text:
     length = int(batch.lengths[row])
     tokens = batch.tokens[row, : min(length, LONGEST)].tolist()
     text = Text().append(f"{int(batch.index[row])}: ", "dim")
-    text.append_text(
-        Text(" ").join(Text(task.symbol(token), style_of.get(i, "")) for i, token in enumerate(tokens))
-    )
+    text.append_text(Text(" ").join(Text(task.symbol(token), style_of.get(i, "")) for i, token in enumerate(tokens)))
     if length > LONGEST:
         text.append(f" … {length - LONGEST:,} more tokens (--json shows all)", "dim")
     where = ", ".join(f"{role} {place}" for role, place in places.items())

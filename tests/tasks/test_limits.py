@@ -50,7 +50,8 @@ def test_lengths_are_those_of_the_plain_way(recursive: bool) -> None:
         for i, name in enumerate(names):
             pool = ["a", "b", *(names if recursive else names[i + 1 :])]
             rules[name] = [
-                {"weight": draw.choice([0, 1, 2]), "children": draw.choices(pool, k=draw.randrange(4))} for _ in range(3)
+                {"weight": draw.choice([0, 1, 2]), "children": draw.choices(pool, k=draw.randrange(4))}
+                for _ in range(3)
             ] + [{"weight": 1, "children": draw.choices(pool[:3], k=2)}]
         grammar = Grammar.from_dict(one(**rules) | {"start": draw.sample(names, 2)})
         low, high = length_range(grammar)
@@ -150,7 +151,7 @@ def test_recall_with_nothing_to_ask_gives_up_in_time(monkeypatch: pytest.MonkeyP
         ({"terminals": (1 << 24) - 1}, "at most 1,048,576 probabilities of heads"),
     ],
 )
-def test_drawn_grammars_too(options: dict[str, int], message: str) -> None:
+def test_drawn_grammars_too(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as raised:
         build_task("atr", **options)
     assert message in str(raised.value)

@@ -25,9 +25,7 @@ MOST_SEEDS, MOST_WORKERS, MOST_CORES = 100, 1024, 10**6
 MOST_VALUES = 100
 """Most values of an axis, or learning rates, that an option names."""
 
-Workers = Annotated[
-    int | None, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; default: one a core.")
-]
+Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; default: one a core.")]
 StoreAddress = Annotated[str, typer.Option("--store", help="Folder of runs, or a URL that fsspec opens.")]
 Scale = Annotated[str, typer.Option(help="laptop (minutes on two cores) or paper (its exact settings).")]
 Only = Annotated[list[str] | None, typer.Option(metavar="AXIS=VALUES", help="mixer=mamba,attention d_model=16,32")]

@@ -94,7 +94,7 @@ class Machine(Section):
 
     dtype: Literal["float32", "float64"] = Field("float32", description="of weights and activations")
     device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
-    threads: int = Field(1, ge=1, le=1024, description="threads of one run; many runs side by side beat many threads")
+    threads: int = Field(1, ge=1, le=512, description="threads of one run; many runs side by side beat many threads")
 
     @field_validator("device")
     @classmethod

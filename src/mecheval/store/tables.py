@@ -85,7 +85,8 @@ def bounded_frame(connection: DuckDBPyConnection) -> pd.DataFrame:
     """The answer to what was last executed; an error where it would fill the memory."""
     import pandas as pd
 
-    frames, values = [], 0
+    frames: list[pd.DataFrame] = []
+    values = 0
     while not frames or len(frames[-1]):
         frames.append(connection.fetch_df_chunk(CHUNK))
         values += frames[-1].size
