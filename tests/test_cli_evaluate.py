@@ -167,7 +167,7 @@ def test_a_file_that_changes_during_a_sweep_fails_its_runs_at_once(
         (["{mine}:BadTap"], "BadTap does not work in a model under interventions"),
         (["{mine}:Good", "--task", "arr"], "unknown task at scale laptop 'arr'"),
         (["{mine}:Good", "--scale", "huge"], "unknown scale 'huge'. Choices: laptop, paper."),
-        (["{mine}:Good", "--lr", "fast"], "--lr takes numbers with commas between (got 'fast')"),
+        (["{mine}:Good", "--lr", "fast"], "--lr takes positive numbers with commas between (got 'fast')"),
         (["{mine}:Good", "--seeds", "0"], "seeds: must be at least 1 (got 0)"),
         (["{mine}:Good", "--report", "report.pdf"], "cannot write a report as 'report.pdf'"),
     ],

@@ -22,7 +22,7 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         "a: 1\nb: [1.5, -2, 3e-3, 1E5, .inf, 0x1f, 010, 1_000]\nc: {d: null, e: ~, f: yes, g: Off}",
         "- 'quoted 1'\n- \"2\"\n- |\n  lines\n  more\n- !!str 3\n- !!float 4\n- !!int '5'",
         "a: &x {b: [1, 2]}\nc: *x\nd: [*x, *x]",
-        "", "~", "text", "1:30:00", "[]", "{}", "? a\n: b",
+        "", "~", "text", "[]", "{}", "? a\n: b",
     ],
 )  # fmt: skip
 def test_yaml_means_what_it_means_elsewhere(text: str) -> None:
@@ -65,8 +65,9 @@ def test_yaml_that_goes_too_far_is_one_line(text: str, message: str) -> None:
     assert message in str(raised.value)
 
 
-def test_dates_and_merge_keys_are_text() -> None:
-    assert parse_yaml("a: 2020-13-45\nb: 2020-01-02\n<<: 1") == {"a": "2020-13-45", "b": "2020-01-02", "<<": 1}
+def test_dates_times_and_merge_keys_are_text() -> None:
+    text = "a: 2020-13-45\nb: 2020-01-02\nc: 1:30\nd: 1:30:00.5\n<<: 1"
+    assert parse_yaml(text) == {"a": "2020-13-45", "b": "2020-01-02", "c": "1:30", "d": "1:30:00.5", "<<": 1}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Plain data from text: YAML and JSON, read safely, strictly and in bounded time and memory.
 
 What comes out is text, numbers, true, false, null, lists and dictionaries, and nothing else. 3e-3 is a number, a date
-is text, and a name that is given twice is a mistake. YAML is built from its parser's events, one after the other: there
+or time is text, and a name that is given twice is a mistake. YAML is built from its parser's events, one by one: there
 is no recursion, and no object that a tag could ask for.
 """
 
@@ -35,7 +35,7 @@ _RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {
     first: [(tag, pattern) for tag, pattern in known if tag in _PLAIN]
     for first, known in Resolver.yaml_implicit_resolvers.items()
 }
-"""How plain scalars are told apart, by their first character: YAML 1.1 without dates and merge keys."""
+"""How plain scalars are told apart, by their first character: YAML 1.1 without dates, times and merge keys."""
 for _first in "-+0123456789":
     _RESOLVERS[_first].append((f"{_YAML}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")))
 
@@ -184,7 +184,7 @@ def _scalar(event: yaml.ScalarEvent, line: int) -> Any:
     tag = event.tag
     if tag is None and event.implicit[0]:
         for resolved, pattern in _RESOLVERS.get(text[:1], ()):
-            if pattern.match(text):
+            if pattern.match(text) and ":" not in text:  # 1:30 would be 90
                 tag = resolved
                 break
     if tag in (None, "!", f"{_YAML}str"):
@@ -210,7 +210,7 @@ def _convert(tag: str, text: str) -> Any:
         return SafeConstructor().construct_yaml_int(yaml.ScalarNode(tag, text))
     try:
         return float(text)
-    except ValueError:  # .inf, 1:30.5
+    except ValueError:  # .inf, .nan
         return SafeConstructor().construct_yaml_float(yaml.ScalarNode(tag, text))
 
 

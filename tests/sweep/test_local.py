@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mecheval.mixers import MIXERS
 from mecheval.mixers.own import Source
 from mecheval.store import Store
 from mecheval.sweep import Event, Job, LocalEngine, Stopped, sweep
@@ -190,6 +191,7 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
     (mixers / "mine.py").write_text(textwrap.dedent(MIXER))
     (mixers / "helper.py").write_text("def half(x):\n    return x / 2\n")
     monkeypatch.setenv("MECHEVAL_MIXERS", f"{mixers / 'mine.py'}:Mine")
+    monkeypatch.setattr(MIXERS, "_classes", dict(MIXERS._classes))  # forgotten after this test
     monkeypatch.chdir(hostile)
     job = Job(tiny(mixer=Source.read(os.environ["MECHEVAL_MIXERS"]).name, steps=5))
     nice: set[int] = set()

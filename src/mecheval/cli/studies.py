@@ -222,7 +222,7 @@ def rates_of(given: str | None) -> list[float]:
     rates = []
     for text in _split("--lr", given) if given else []:
         rate = parse_value(text)
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e30:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e18:
             raise UserError(f"--lr takes positive numbers with commas between (got {shown(given)}).")
         rates.append(float(rate))
     return rates

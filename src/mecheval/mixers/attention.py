@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, divides
+from mecheval.mixers.base import MAX_WIDTH, MIXERS, Mixer, MixerOptions, divides
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
@@ -25,7 +25,7 @@ from mecheval.sites import Tap
 class AttentionOptions(MixerOptions):
     """Options of attention."""
 
-    num_heads: int = Field(1, ge=1, description="heads")
+    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
     bias: bool = Field(False, description="bias of the q, k, v projection; the output projection always has one")
     rotary: bool = Field(False, description="rotate q and k by position (beyond the paper)")
 
