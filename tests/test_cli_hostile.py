@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,6 +165,7 @@ def test_memory_is_bounded(command: Command, store: list[str], monkeypatch: pyte
     assert (code, out) == (0, "n\n0\n")
     assert err.startswith("mecheval: run bbbbbbbbbbbb is left out: ")
     assert err.endswith("the table history takes more than 2GB of memory: it cannot be read.\n")
+    shutil.rmtree(folder.path)
     code, _, err = command("query", "select list(range) from range(100000000)", *store)
     assert err.startswith("mecheval: this takes more than 2GB of memory; ask for fewer rows or columns.")
     monkeypatch.setattr(tables, "MAX_VALUES", 10)
