@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import mecheval
@@ -67,6 +69,16 @@ def test_imports_never_point_back_up_the_line() -> None:
         assert here in ROOMS, f"{here} has no place in the line: add it to ROOMS"
         for other in imported(path):
             assert ROOMS.index(other) <= ROOMS.index(here), f"{path.name} imports {other}, which comes after {here}"
+
+
+def test_importing_the_package_imports_nothing_slow() -> None:
+    """So that the command line can say what Ctrl-C does before anything else."""
+    program = (
+        "import sys, mecheval, mecheval.cli; slow = {'numpy', 'numba', 'pydantic', 'typer', 'torch', 'duckdb'};"
+        "print(slow & set(sys.modules), mecheval.errors.UserError.__name__, mecheval.Store.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set() UserError Store\n"
 
 
 def test_nothing_is_pickled() -> None:

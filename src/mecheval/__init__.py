@@ -31,4 +31,6 @@ _ROOMS = {
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return getattr(import_module(f"mecheval.{_ROOMS[name]}"), name)
+    if name in ("errors", "store", "tasks", "types"):  # `mecheval.errors.UserError` needs no import of its own
+        return import_module(f"mecheval.{name}")
     raise AttributeError(f"module 'mecheval' has no attribute {name!r}")
