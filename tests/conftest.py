@@ -1,4 +1,7 @@
-"""Two workers with one thread each beat one process with two: so every test process computes on one thread."""
+"""What all tests share: the order of the files, the command line, and an end that names what was skipped.
+
+Two workers with one thread each beat one process with two: so every test process computes on one thread.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,48 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported, hence here and not in a fixture
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
 from commands import Command
+from mecheval.sweep import HereEngine, LocalEngine
+
+LONGEST = (
+    "sweep/test_ray.py",
+    "report/test_browser.py",
+    "sweep/test_local.py",
+    "training/test_killed.py",
+    "test_trained_models.py",
+    "test_docs.py",
+    "training/test_loop.py",
+    "test_cli_runs.py",
+)
+"""Files that take longest, the longest first. `make test` gives whole files to its workers in this order, so that
+none of these is left to a single worker at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what was skipped, by reason; a reason says how to get what is missing."""
+    skipped = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    for reason, tests in skipped.items():
+        what = f"{tests} test{'s' * (tests > 1)} skipped"
+        terminalreporter.write_line(f"{what}: {reason.removeprefix('Skipped: ')}", yellow=True)
 
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command line, run inside the test."""
     return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers take seconds to start; where they are not the point, this process does their work."""
+    monkeypatch.setattr(LocalEngine, "run", lambda _, jobs, store, tell: HereEngine().run(jobs, store, tell))

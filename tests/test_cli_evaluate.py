@@ -35,12 +35,6 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers take seconds to start; where they are not the point, this process does their work."""
-    monkeypatch.setattr(LocalEngine, "run", lambda _, jobs, store, tell: HereEngine().run(jobs, store, tell))
-
-
-@pytest.fixture
 def mine(tmp_path: Path) -> Path:
     """A file of one's own."""
     path = tmp_path / "my mixers.py"
@@ -59,7 +53,7 @@ def test_workers_load_the_file_and_nothing_is_trained_twice(command: Command, tm
         f"{mine}:Good",
         "--no-compare",
         "--workers",
-        "2",
+        "1",
         "--no-report",
         "--store",
         str(store),
@@ -173,7 +167,7 @@ def test_a_file_that_changes_during_a_sweep_fails_its_runs_at_once(
         (["{mine}:BadTap"], "BadTap does not work in a model under interventions"),
         (["{mine}:Good", "--task", "arr"], "unknown task at scale laptop 'arr'"),
         (["{mine}:Good", "--scale", "huge"], "unknown scale 'huge'. Choices: laptop, paper."),
-        (["{mine}:Good", "--lr", "fast"], "--lr takes numbers with commas between (got 'fast')"),
+        (["{mine}:Good", "--lr", "fast"], "--lr takes positive numbers with commas between (got 'fast')"),
         (["{mine}:Good", "--seeds", "0"], "seeds: must be at least 1 (got 0)"),
         (["{mine}:Good", "--report", "report.pdf"], "cannot write a report as 'report.pdf'"),
     ],

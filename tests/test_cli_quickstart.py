@@ -7,7 +7,9 @@ import pytest
 
 from commands import Command
 from mecheval.store import Store
-from mecheval.studies import scales
+from mecheval.studies import get_study, scales
+from mecheval.sweep import Job
+from mecheval.sweep.sweeping import in_order
 
 TINY = {
     "preset": "laptop", "pairs": 2, "queries": 1, "d_model": 16, "batch_size": 8, "steps": 4, "evaluate.documents": 16,
@@ -23,13 +25,15 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return Command(monkeypatch, capsys)
 
 
-def test_a_table_of_seven_and_a_report_and_nothing_is_trained_twice(command: Command, tmp_path: Path) -> None:
+def test_a_table_of_seven_and_a_report_and_nothing_is_trained_twice(
+    command: Command, tmp_path: Path, here: None
+) -> None:
     page = tmp_path / "page.html"
     words = ["quickstart", "--store", str(tmp_path / "store"), "--report", str(page)]
     code, out, err = command(*words)
     assert code == 0, err
     assert [line.split()[0] for line in out.splitlines()[2:9]] == list(scales.MIXERS)
-    assert err.count("done ") == 11 == len(Store(tmp_path / "store").ids())
+    assert err.count("done ") == 7 == len(Store(tmp_path / "store").ids())
     assert page.read_text().startswith("<!doctype html>")
     assert f"report: file://{page}" in err
     files = [path for path in (tmp_path / "store" / "runs").rglob("*") if path.is_file()]
@@ -43,7 +47,7 @@ def test_a_table_of_seven_and_a_report_and_nothing_is_trained_twice(command: Com
     code, out, _ = command(*words, "--json")
     rows = json.loads(out)
     assert [row["mixer"] for row in rows] == list(scales.MIXERS)
-    assert {row["lr"] for row in rows} <= set(scales.RATES["ar", "laptop"])
+    assert [row["lr"] for row in rows] == [scales.PREFERRED.get(mixer, scales.FAST) for mixer in scales.MIXERS]
 
 
 def test_a_place_where_no_report_can_be_is_told_before_anything_is_trained(command: Command, tmp_path: Path) -> None:
@@ -54,8 +58,12 @@ def test_a_place_where_no_report_can_be_is_told_before_anything_is_trained(comma
 
 
 def test_the_quickstart_is_a_part_of_study_ar() -> None:
-    ids = {point.config.id for point in scales.quick()}
-    assert len(ids) == 11
-    from mecheval.studies import get_study
+    points = scales.quick()
+    assert [point.axes["mixer"] for point in points] == list(scales.MIXERS)
+    assert {point.config.id for point in points} <= {point.config.id for point in get_study("ar").points("laptop")}
 
-    assert ids <= {point.config.id for point in get_study("ar").points("laptop")}
+
+def test_the_longest_runs_begin_first(tmp_path: Path) -> None:
+    jobs = in_order([Job(point.config) for point in scales.quick()], Store(tmp_path))
+    assert {job.config.mixer.name for job in jobs[:2]} == {"mamba", "base_conv"}
+    assert [job.config.mixer.name for job in jobs[2:4]] == ["h3", "hyena"]

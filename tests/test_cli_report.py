@@ -10,8 +10,6 @@ from commands import Command
 from mecheval.store import Store
 from store.examples import ID, write_run
 
-pytestmark = pytest.mark.xdist_group("browser")  # Vega is bundled once a process
-
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:

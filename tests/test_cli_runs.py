@@ -4,28 +4,20 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import mecheval as me
-from commands import Command
+from commands import Command, forked
 from mecheval.store import Store
-from training.runs import published
+from training.runs import outcome, published
 
 TINY = [
     "--pairs", "3", "--keys", "8", "--values", "8", "--d-model", "16", "--batch-size", "8", "--steps", "20",
     "--every", "7", "--set", "data.documents=100", "--set", "evaluate.documents=16",
 ]  # fmt: skip
-
-
-def process(*words: str) -> subprocess.Popen[str]:
-    """The command in a process of its own."""
-    start = [sys.executable, "-c", "from mecheval.cli import main; main()", *words]
-    return subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_train_list_query_and_export(command: Command, tmp_path: Path) -> None:
@@ -99,16 +91,17 @@ def test_mistakes_are_one_line(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_continue(number: int, tmp_path: Path, command: Command) -> None:
     store = ["--store", str(tmp_path / "my store")]
-    words = ["train", *TINY, "--steps", "1000"]
-    running = process(*words, *store, "--checkpoint-seconds", "0.05")
+    words = ["train", *TINY, "--steps", "600", "--every", "100"]
+    child = forked([*words, *store, "--checkpoint-seconds", "0.05"], tmp_path / "said")
     runs = Store(tmp_path / "my store")
-    while running.poll() is None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         time.sleep(0.02)
         if (tmp_path / "my store" / "runs").exists() and any(runs.folder(run).status()["step"] for run in runs.ids()):
-            running.send_signal(number)
             break
-    _, err = running.communicate(timeout=60)
-    assert running.returncode == 128 + number, err
+    os.kill(child, number)
+    code, err = outcome(child), (tmp_path / "said").read_text()
+    assert code == 128 + number, err
     assert "Traceback" not in err
     [run] = runs.ids()
     assert runs.folder(run).status()["status"] == "interrupted"
@@ -116,7 +109,7 @@ def test_a_signal_saves_and_says_how_to_continue(number: int, tmp_path: Path, co
     again = f"mecheval train --config '{folder}/runs/{run}/config.yaml' --store '{folder}'"
     assert err.splitlines()[-1].strip() == again
     step = int(err.split("saved at step ")[1].split(";")[0])
-    assert 0 < step < 1000
+    assert 0 < step < 600
     code, _, err = command("train", "--config", str(tmp_path / "my store" / "runs" / run / "config.yaml"), *store)
     assert code == 0, err
     whole = command("train", *words[1:], "--store", str(tmp_path / "whole"))

@@ -3,16 +3,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from commands import Command
+import mecheval.figures
+from commands import Command, forked
 from mecheval.store import Store
 from mecheval.studies import STUDIES, scales
+from training.runs import outcome
 
 TINY = {
     "preset": "laptop", "d_model": 16, "batch_size": 8, "steps": 20, "evaluate.documents": 16, "evaluate.every": 10,
@@ -29,8 +29,17 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return Command(monkeypatch, capsys)
 
 
-def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command, tmp_path: Path) -> None:
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take seconds; where they are not the point, none is drawn."""
+    monkeypatch.setattr(mecheval.figures, "save", lambda chart, path: path)
+
+
+def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command, tmp_path: Path, here: None) -> None:
     store = str(tmp_path / "store")
+    code, out, err = command("draw", "study", "ar", "--store", store, "--curves")
+    assert (code, out) == (2, "")
+    assert "the store has no learning curves of ar" in err
     words = ["study", "ar", "--store", store, "--only", "mixer=attention,delta_net", "lr=1e-3"]
     code, out, err = command(*words, "--status")
     assert (code, err) == (0, "")
@@ -53,9 +62,15 @@ def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command,
     assert stamps == {path: path.stat().st_mtime_ns for path in stamps}
     assert command(*words, "--status") == (0, "ar: 2 of 2 runs done · 0 running · 0 left\n", "")
     assert json.loads(command(*words, "--status", "--json")[1])["ar"]["done"] == 2
+    assert (tmp_path / "store" / "figures" / "ar-laptop-curves.png").exists()
+    for words, name in (([], "a.svg"), (["--curves"], "b.json")):  # again, from the store
+        path = tmp_path / name
+        code, out, err = command("draw", "study", "ar", "--store", store, *words, "--save", str(path))
+        assert (code, out) == (0, f"wrote {path}\n"), err
+        assert path.stat().st_size > 1000
 
 
-def test_results_as_json(command: Command, tmp_path: Path) -> None:
+def test_results_as_json(command: Command, tmp_path: Path, here: None, undrawn: None) -> None:
     words = ["study", "ar", "--store", str(tmp_path), "--only", "mixer=attention", "--lr", "1e-3,1e-2", "--seeds", "2"]
     code, out, err = command(*words, "--json")
     assert code == 0, err
@@ -65,7 +80,7 @@ def test_results_as_json(command: Command, tmp_path: Path) -> None:
     assert len(Store(tmp_path).ids()) == 4
 
 
-def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path) -> None:
+def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path, here: None, undrawn: None) -> None:
     code, out, _ = command("list", "studies", "--store", str(tmp_path), "--json")
     assert code == 0
     rows = {row["study"]: row for row in json.loads(out)}
@@ -89,7 +104,7 @@ def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path) 
         (["ar", "--only", "mixer"], "--only takes AXIS=VALUE,VALUE (got 'mixer')"),
         (["ar", "--only", "mixr=mamba"], "unknown axis 'mixr'"),
         (["ar", "--only", "mixer=mambo"], "no run has mixer mambo. Choices: attention, base_conv"),
-        (["ar", "--lr", "fast"], "--lr takes numbers with commas between (got 'fast')"),
+        (["ar", "--lr", "fast"], "--lr takes positive numbers with commas between (got 'fast')"),
         (["ar", "--seeds", "0"], "seeds: must be at least 1 (got 0)"),
         (["ar", "--engine", "rya"], "unknown engine 'rya'"),
         (["ar", "--store", "s3://bucket/runs"], "a store behind a URL is for --engine ray"),
@@ -131,7 +146,7 @@ def test_places_that_cannot_be_written_are_refused_before_anything_is_computed(
 
 
 def test_a_failed_run_is_told_and_the_others_are_kept(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, here: None, undrawn: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = {**scales.BASE["ar", "laptop"], "device": "cuda:7"}
     monkeypatch.setattr(scales, "BASE", {**scales.BASE, ("ar", "laptop"): broken})
@@ -143,31 +158,15 @@ def test_a_failed_run_is_told_and_the_others_are_kept(
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", "from mecheval.cli import main; main()", "study", "ar", "--store", str(tmp_path)]
-    words += ["--only", "mixer=attention", "d_model=128", "lr=0.001"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        deadline = time.monotonic() + 60
-        while not any((tmp_path / "runs").glob("*/status.json")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(process.pid, signal.SIGINT)
-        said = process.stderr.read()
-        assert process.wait(30) == 130
+    words = ["study", "ar", "--store", str(tmp_path), "--only", "mixer=attention", "d_model=128", "lr=0.001"]
+    child = forked(words, tmp_path / "said")
+    deadline = time.monotonic() + 60
+    while not any((tmp_path / "runs").glob("*/status.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(child, signal.SIGINT)
+    assert outcome(child) == 130
+    said = (tmp_path / "said").read_text()
     assert "Traceback" not in said
     assert "the same command goes on from there" in said
     (row,) = Store(tmp_path).rows()
     assert row["status"] == "interrupted"
-
-
-def test_a_study_is_drawn_again_from_the_store(command: Command, tmp_path: Path) -> None:
-    store = str(tmp_path / "store")
-    code, out, err = command("draw", "study", "ar", "--store", store, "--curves")
-    assert (code, out) == (2, "")
-    assert "the store has no learning curves of ar" in err
-    command("study", "ar", "--store", store, "--only", "mixer=attention", "lr=1e-3")
-    for words, name in (([], "a.svg"), (["--curves"], "b.json")):
-        path = tmp_path / name
-        code, out, err = command("draw", "study", "ar", "--store", store, *words, "--save", str(path))
-        assert (code, out) == (0, f"wrote {path}\n"), err
-        assert path.stat().st_size > 1000
-    assert (tmp_path / "store" / "figures" / "ar-laptop-curves.png").exists()

@@ -18,7 +18,8 @@ import pytest
 import typer
 
 import mecheval as me
-from mecheval.cli.app import app, given_options
+from mecheval.cli.app import given_options
+from mecheval.cli.commands import app
 from mecheval.config.presets import place
 from mecheval.errors import UnknownName
 from mecheval.mixers import MIXERS
@@ -118,6 +119,7 @@ def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def at_a_tiny_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"pairs": 2, "keys": 8, "values": 8, "queries": 1, "batch_size": 4, "steps": 2, "evaluate.documents": 8}
     monkeypatch.setattr(scales, "BASE", {**scales.BASE, ("ar", "laptop"): {"preset": "laptop", **sizes}})
+    monkeypatch.setattr(scales, "WIDTHS", {**scales.WIDTHS, ("ar", "laptop"): (16,)})
     without_workers(monkeypatch)
 
 

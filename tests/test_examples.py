@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from mecheval.evaluation.checks import check_mixer
 from mecheval.mixers import MIXERS, own
 from mecheval.store import Store
+from mecheval.studies import scales
 from mecheval.tasks import TASKS
 from training.runs import tiny
 
@@ -35,9 +35,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return call
 
 
-def test_own_mixer(tmp_path: Path) -> None:
-    words = [sys.executable, str(EXAMPLES / "own_mixer.py"), "--steps", "10", "--alone", "--store", "store"]
-    out = subprocess.check_output(words, text=True, cwd=tmp_path, stderr=subprocess.STDOUT)
+def test_own_mixer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = {**scales.BASE["ar", "laptop"], "evaluate.documents": 16}
+    monkeypatch.setattr(scales, "BASE", {**scales.BASE, ("ar", "laptop"): fewer})
+    out = run("own_mixer.py", "--steps", "10", "--alone", "--store", "store")
     source = own.Source(EXAMPLES / "own_mixer.py", "GatedRecurrence")
     assert f"▸ {source.name}" in out, "a script names its class as the command line does"
     assert "Verdict: not learnt" in out

@@ -64,7 +64,7 @@ def test_mamba_equals_transformers(d_conv: int, path: dispatch.Path) -> None:
 def test_delta_net_equals_flash_linear_attention(heads: int, path: dispatch.Path) -> None:
     recurrence = naive_delta_rule()
     if recurrence is None:
-        pytest.skip("flash-linear-attention (fla-core) is not installed")
+        pytest.skip("flash-linear-attention is not installed; pip install fla-core to compare with it, too")
     ours: Any = build_mixer("delta_net", 32, num_heads=heads)
 
     def theirs(x: torch.Tensor) -> torch.Tensor:

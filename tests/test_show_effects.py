@@ -172,8 +172,8 @@ def test_an_induction_model_explained(task: Task, pair: tuple[Batch, Batch]) -> 
     at_key, at_value, at_query = explained.patched
     assert [each.symbol for each in at_value.answers] == [answer]
     assert at_value.answers[0].p > 0.99
-    for unchanged in (at_key, at_query):
-        assert likelihood(unchanged.answers) == pytest.approx(likelihood(explained.corrupted))
+    for unchanged in (at_key, at_query):  # in other batches: logits of about ten, rounded in other ways
+        assert likelihood(unchanged.answers) == pytest.approx(likelihood(explained.corrupted), rel=1e-4)
     assert explained.corrupted[-1].p < 0.5
 
 

@@ -1,41 +1,44 @@
-"""Small models, trained here and now: the verdict finds in them what the paper found in large ones."""
+"""Small models, trained here and now where that is quick: the verdict finds in them what the paper found."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import mecheval as me
+from golden.make_trained import WEIGHTS
 from mecheval.intervene.mechanism import depths_of
+from mecheval.studies import scales
+from mecheval.training.data import evaluation_set
+from mecheval.training.evaluate import evaluate
 from mecheval.training.probe import documents, load_run
+from mecheval.training.weights import load_weights
 from mecheval.types import CARRIERS
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "attention": {},
-    "based": {"batch_size": 64},
-    "mamba": {"keys": 8, "values": 8, "queries": 2, "batch_size": 32, "lr": 3e-3, "steps": 2000},
-}
-"""Changes to the preset `laptop` with which these learn, for every seed, in the shortest time."""
+SEEDS = {"attention": (0, 1), "based": (0,), "delta_net": (0, 1)}
+"""Mixers that learn the task of study `ar` in 100 to 300 steps, one or two of each way to recall."""
 
 EXPECTED = {
     "attention": {"induction"},
     "based": {"induction"},
-    "mamba": {"conv_association", "direct_retrieval"},
+    "delta_net": {"conv_association", "direct_retrieval"},
 }
 
 
-@pytest.mark.parametrize("mixer", SETTINGS)
+@pytest.mark.parametrize("mixer", SEEDS)
 def test_a_trained_model_recalls_as_in_the_paper(mixer: str, tmp_path: Path) -> None:
     tables = []
-    for seed in (0, 1, 2):
-        config = me.run_config("ar", mixer, "laptop", seed=seed, stop_at=0.98, **SETTINGS[mixer])
-        folder = me.train(config, tmp_path)
-        assert folder.status()["test_accuracy"] > 0.95
-        run = load_run(folder)
-        sites = depths_of(run.lm.sites()).sites
-        tables.append(me.interchange(run.lm, *documents(run.task, config, "test", 128), sites, [*CARRIERS, "random"]))
+    settings = {"stop_at": 0.98, "interchange_every": None}
+    for point in scales.preferred("ar", "laptop", settings, mixers=(mixer,), seed=SEEDS[mixer]):
+        folder = me.train(point.config, tmp_path)
+        status, run = folder.status(), load_run(folder)
+        untrained = evaluate(point.config.build_lm(), evaluation_set(point.config, run.task, "test"))
+        assert untrained.accuracy < 0.1  # it did not know the answers before
+        assert status["test_accuracy"] > 0.95
+        assert status["step"] < point.config.data.steps
+        sites, roles = depths_of(run.lm.sites()).sites, [*CARRIERS, "random"]
+        tables.append(me.interchange(run.lm, *documents(run.task, point.config, "test", 128), sites, roles))
         alone = me.verdict(tables[-1])
         assert alone.label in EXPECTED[mixer], alone
         assert alone.agreement is not None
@@ -44,3 +47,16 @@ def test_a_trained_model_recalls_as_in_the_paper(mixer: str, tmp_path: Path) -> 
     assert together.label in EXPECTED[mixer], together
     control = tables[0].query("site == 'blocks.1.input' and role == 'random'")["share"].iloc[0]
     assert abs(control) < 0.1
+
+
+def test_a_trained_mamba_associates_by_its_convolution() -> None:
+    lm, origin = load_weights(WEIGHTS)
+    config = me.RunConfig.read(origin["config"])
+    effects = me.interchange(lm, *documents(config.build_task(), config, "test"))
+    found = me.verdict(effects)
+    assert (found.label, found.finding.layer) == ("conv_association", 0), found
+    assert found.agreement is not None
+    assert found.agreement >= 0.95
+    share = effects.set_index(["site", "role"])["share"]
+    assert share["blocks.1.input", "query"] > 0.9
+    assert abs(share["blocks.1.input", "random"]) < 0.1

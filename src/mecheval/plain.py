@@ -1,7 +1,7 @@
 """Plain data from text: YAML and JSON, read safely, strictly and in bounded time and memory.
 
 What comes out is text, numbers, true, false, null, lists and dictionaries, and nothing else. 3e-3 is a number, a date
-is text, and a name that is given twice is a mistake. YAML is built from its parser's events, one after the other: there
+or time is text, and a name that is given twice is a mistake. YAML is built from its parser's events, one by one: there
 is no recursion, and no object that a tag could ask for.
 """
 
@@ -20,9 +20,9 @@ from yaml.resolver import Resolver
 
 from mecheval.errors import UserError, shown
 
-MAX_BYTES = 1 << 24
-"""Size of the largest file that is read, in bytes: several seconds of YAML, and ten times the largest honest config."""
-MAX_VALUES = 1_000_000
+MAX_BYTES = {"YAML": 1 << 24, "JSON": 1 << 26}
+"""Size of the largest file that is read, in bytes: a few seconds. A grammar over 8,192 terminals fits either."""
+MAX_VALUES = {"YAML": 800_000, "JSON": 1_200_000}
 """Most values (texts, numbers, lists, ...) in one file, counted as if every alias were written out."""
 MAX_DEPTH = 100
 """Most lists and mappings inside one another."""
@@ -35,7 +35,7 @@ _RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {
     first: [(tag, pattern) for tag, pattern in known if tag in _PLAIN]
     for first, known in Resolver.yaml_implicit_resolvers.items()
 }
-"""How plain scalars are told apart, by their first character: YAML 1.1 without dates and merge keys."""
+"""How plain scalars are told apart, by their first character: YAML 1.1 without dates, times and merge keys."""
 for _first in "-+0123456789":
     _RESOLVERS[_first].append((f"{_YAML}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")))
 
@@ -50,7 +50,7 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
 
 def load_file(path: str | Path, kind: str) -> Any:
     """The data in a file of kind "YAML" or "JSON"; every problem is an error that names the file."""
-    text = read_text(path)
+    text = read_text(path, MAX_BYTES[kind])
     try:
         return parse_yaml(text) if kind == "YAML" else parse_json(text)
     except (yaml.YAMLError, json.JSONDecodeError) as error:
@@ -59,19 +59,19 @@ def load_file(path: str | Path, kind: str) -> Any:
         raise UserError(f"{path}: {error}") from None
 
 
-def read_text(path: str | Path) -> str:
-    """A file's text (UTF-8), if it is a regular file of a sensible size: a pipe or a device could have no end."""
+def read_text(path: str | Path, most: int) -> str:
+    """A file's text (UTF-8), if it is a regular file of at most `most` bytes: a pipe or a device could have no end."""
     if "\0" in str(path):
         raise UserError(f"cannot read {shown(str(path))}: no file has a zero byte in its name.")
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise UserError(f"cannot read {path}: it is not a regular file.")
         with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(most + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    if len(content) > MAX_BYTES:
-        raise UserError(f"cannot read {path}: it is larger than {MAX_BYTES >> 20} MB.")
+    if len(content) > most:
+        raise UserError(f"cannot read {path}: it is larger than {most >> 20} MB.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -89,8 +89,8 @@ def parse_json(text: str) -> Any:
         depth, count = depth + 1, count + len(level)
         if depth > MAX_DEPTH:
             raise UserError(f"it is nested more than {MAX_DEPTH} deep.")
-        if count > MAX_VALUES:
-            raise UserError(f"it holds more than {MAX_VALUES:,} values.")
+        if count > MAX_VALUES["JSON"]:
+            raise UserError(f"it holds more than {MAX_VALUES['JSON']:,} values.")
         inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
         level = [value for values in inner for value in values]
     return data
@@ -164,8 +164,8 @@ class _Builder:
             return
         parent = self.stack[-1]
         parent.size += size
-        if parent.size > MAX_VALUES:
-            raise UserError(f"line {line}: it holds more than {MAX_VALUES:,} values.")
+        if parent.size > MAX_VALUES["YAML"]:
+            raise UserError(f"line {line}: it holds more than {MAX_VALUES['YAML']:,} values.")
         if isinstance(parent.value, list):
             parent.value.append(value)
         elif parent.has_key:
@@ -184,7 +184,7 @@ def _scalar(event: yaml.ScalarEvent, line: int) -> Any:
     tag = event.tag
     if tag is None and event.implicit[0]:
         for resolved, pattern in _RESOLVERS.get(text[:1], ()):
-            if pattern.match(text):
+            if pattern.match(text) and ":" not in text:  # 1:30 would be 90
                 tag = resolved
                 break
     if tag in (None, "!", f"{_YAML}str"):
@@ -205,10 +205,12 @@ def _convert(tag: str, text: str) -> Any:
     if _long(text):
         raise ValueError(text)
     if tag == f"{_YAML}int":
+        if text.isdigit() and text[0] != "0":
+            return int(text)
         return SafeConstructor().construct_yaml_int(yaml.ScalarNode(tag, text))
     try:
         return float(text)
-    except ValueError:  # .inf, 1:30.5
+    except ValueError:  # .inf, .nan
         return SafeConstructor().construct_yaml_float(yaml.ScalarNode(tag, text))
 
 

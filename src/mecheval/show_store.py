@@ -144,7 +144,7 @@ def _cell(value: Any) -> str:
     if _is_missing(value):
         return MISSING
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
+        return value.replace(tzinfo=None).isoformat(" ", "seconds")  # strftime does not know all years
     if isinstance(value, Real) and not isinstance(value, Integral):
         return _fraction(float(value))
     return str(value)

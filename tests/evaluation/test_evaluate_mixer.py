@@ -16,7 +16,7 @@ import mecheval as me
 from evaluation.faulty import BadTap, Future, Good
 from mecheval.errors import UserError
 from mecheval.evaluation.options import make_plan, split_options
-from mecheval.evaluation.result import COLUMNS
+from mecheval.evaluation.result import COLUMNS, Evaluation
 from mecheval.mixers import MIXERS, own
 from mecheval.store import Store
 from mecheval.studies import scales
@@ -29,19 +29,34 @@ TINY = {
 }  # fmt: skip
 
 
+def shrink(patch: pytest.MonkeyPatch) -> None:
+    """A scale whose runs take a moment; and nothing that a test registers stays."""
+    patch.setattr(scales, "BASE", {**scales.BASE, ("ar", "laptop"): TINY})
+    patch.setattr(scales, "WIDTHS", {**scales.WIDTHS, ("ar", "laptop"): (8, 16)})
+    patch.setattr(MIXERS, "_classes", dict(MIXERS._classes))
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scale whose runs take a moment; and nothing that a test registers stays."""
-    monkeypatch.setattr(scales, "BASE", {**scales.BASE, ("ar", "laptop"): TINY})
-    monkeypatch.setattr(scales, "WIDTHS", {**scales.WIDTHS, ("ar", "laptop"): (8, 16)})
-    monkeypatch.setattr(MIXERS, "_classes", dict(MIXERS._classes))
+    shrink(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Evaluation, Path]:
+    """One learning rate of a sound mixer, evaluated once for all tests that look at what comes back, and its store."""
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        store = tmp_path_factory.mktemp("evaluated")
+        return me.evaluate(Good, store=store, compare=False, lr=1e-3), store
 
 
 def stamps(store: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (store / "runs").rglob("*") if path.is_file()}
 
 
-def test_a_class_is_trained_intervened_on_and_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_class_is_trained_intervened_on_and_compared(
+    tmp_path: Path, here: None, capfd: pytest.CaptureFixture[str]
+) -> None:
     result = me.evaluate(Good, "ar", store=tmp_path)
     name = own.own_name(Good)
     assert tuple(result.table.columns) == COLUMNS
@@ -62,9 +77,11 @@ def test_a_class_is_trained_intervened_on_and_compared(tmp_path: Path, capfd: py
     assert again.table.equals(result.table)
 
 
-def test_the_effects_are_those_of_the_store_with_the_documents_behind_them(tmp_path: Path) -> None:
-    result = me.evaluate(Good, store=tmp_path, compare=False, lr=3e-3)
-    stored = Store(tmp_path).query("select site, role, restored from effects where state = 'last' order by site, role")
+def test_the_effects_are_those_of_the_store_with_the_documents_behind_them(
+    evaluated: tuple[Evaluation, Path],
+) -> None:
+    result, store = evaluated
+    stored = Store(store).query("select site, role, restored from effects where state = 'last' order by site, role")
     found = result.effects.sort_values(["site", "role"])
     assert list(found["site"]) == list(stored["site"])
     assert found["restored"].to_numpy() == pytest.approx(stored["restored"].to_numpy(), abs=1e-6)
@@ -229,7 +246,9 @@ def test_a_class_defined_again_with_the_same_source_is_the_same_mixer(tmp_path: 
     assert stamps(tmp_path) == before
 
 
-def test_the_report_is_on_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_is_on_the_store(
+    tmp_path: Path, evaluated: tuple[Evaluation, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[Path, str, str]] = []
 
     def write(store: Store, path: Path, scale: str) -> Path:
@@ -238,13 +257,13 @@ def test_the_report_is_on_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("mecheval.evaluation.own.write_report", write)
     page = tmp_path / "report.html"
-    result = me.evaluate(Good, store=tmp_path, compare=False, lr=1e-3, report=page)
-    assert asked == [(tmp_path, str(page), "laptop")]
+    result = me.evaluate(Good, store=evaluated[1], compare=False, lr=1e-3, report=page)
+    assert asked == [(evaluated[1], str(page), "laptop")]
     assert result.report == page
 
 
-def test_a_notebook_shows_text_as_text(tmp_path: Path) -> None:
-    result = me.evaluate(Good, store=tmp_path, compare=False, lr=1e-3)
+def test_a_notebook_shows_text_as_text(evaluated: tuple[Evaluation, Path]) -> None:
+    result, _ = evaluated
     shown = result._repr_html_()
     assert f"<td>▸ {result.name}</td>" in shown
     from dataclasses import replace
@@ -254,8 +273,11 @@ def test_a_notebook_shows_text_as_text(tmp_path: Path) -> None:
     assert "<img" not in sly._repr_html_()
 
 
-def test_the_engine_of_this_process_stops_at_a_signal_and_goes_on(tmp_path: Path) -> None:
-    job = Job(tiny(steps=400))
+def test_the_engine_of_this_process_stops_at_a_signal_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mecheval.sweep.job.TELL_SECONDS", 0.0)
+    job = Job(tiny(steps=60))
     steps: list[int] = []
 
     def interrupt(event: Any) -> None:
@@ -290,7 +312,7 @@ def test_it_works_outside_the_main_thread(tmp_path: Path) -> None:
     assert found == [own.own_name(Good)]
 
 
-def test_the_table_is_plain_data(tmp_path: Path) -> None:
-    result = me.evaluate(Good, store=tmp_path, compare=False, lr=1e-3)
+def test_the_table_is_plain_data(evaluated: tuple[Evaluation, Path]) -> None:
+    result, _ = evaluated
     [row] = json.loads(result.table.to_json(orient="records"))
     assert row["mixer"] == result.name

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -121,15 +123,9 @@ def test_what_a_class_takes_from_a_function_counts() -> None:
 def test_a_set_of_words_has_the_same_digest_in_every_process() -> None:
     text = MINE.replace("return self.gain", "assert 'a' in {'a', 'b', 'c', 'd', 'e', 'f'}\n        return self.gain")
     code = f"from mecheval.mixers import own\nexec({text!r})\nprint(own.own_name(Mine))"
-    assert len({_printed(code, seed) for seed in ("1", "2")}) == 1
-
-
-def _printed(code: str, hash_seed: str) -> str:
-    import os
-    import subprocess
-
     words = [sys.executable, "-c", code]
-    return subprocess.check_output(words, text=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
+    other = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
+    assert subprocess.check_output(words, text=True, env=other).strip() == own.own_name(made(text))
 
 
 def test_the_environment_lists_files_with_commas_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +243,7 @@ def test_list_mixers_shows_own_ones(
 
 
 def test_a_task_of_ray_gets_the_list_in_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    pytest.importorskip("ray", reason="Ray is not installed; pip install 'mecheval[ray]'")
     from mecheval.sweep.job import Job
     from mecheval.sweep.ray_engine import _Sweep
     from training.runs import tiny

@@ -55,9 +55,9 @@ def assert_close(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
     Where a gradient is zero because its terms cancel (those of q and k for a single token, whose weight divides
     itself), their roundings are left. Those terms are as large as the gradients that do not cancel.
     """
-    left = rounding(1) * max((float(b.abs().max()) for b in wanted[1:]), default=0.0)
+    left = rounding(1) * max((float(b.detach().abs().max()) for b in wanted[1:]), default=0.0)
     for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
-        error, largest = float((a - b).abs().max()), float(b.abs().max())
+        error, largest = float((a - b).detach().abs().max()), float(b.detach().abs().max())
         allowed = max(GRADIENTS * largest, left) if i else VALUES * largest
         assert error <= allowed, f"tensor {i}: error {error:.2e} where entries are up to {largest:.2e}"
 

@@ -16,6 +16,7 @@ from mecheval.ops.h3_kernels import (
     shift_kernel_reference,
 )
 from mecheval.ops.long_conv import FOURIER_FROM
+from mecheval.ops.long_conv_kernel import LANES
 from mecheval.ops.queries import take
 from ops.agreement import EPS, LENGTHS, assert_agree, assert_close, assert_same_alone, gradients, positions, random
 
@@ -75,17 +76,16 @@ def test_diagonal_is_reference(length: int) -> None:
 def test_the_diagonal_reference_is_as_precise_in_single_precision(length: int) -> None:
     """Angles grow with the length; their errors must not."""
     inputs, reference = diagonal_inputs(3, 70), partial(diagonal_kernel_reference, length=length)
-    found = gradients(reference, inputs)
+    found, exact = gradients(reference, inputs), gradients(reference, [x.double() for x in inputs])
     assert {x.dtype for x in found} == {torch.float32}
-    assert_close(found, gradients(reference, [x.double() for x in inputs]))
-    [value], [exact] = found[:1], gradients(reference, [x.double() for x in inputs])[:1]
-    assert (value - exact).abs().max() <= 2 * EPS * exact.abs().max()
+    assert_close(found, exact)
+    assert (found[0] - exact[0]).abs().max() <= EPS * exact[0].abs().max()  # rounded once, at the end
 
 
 @pytest.mark.parametrize(("heads", "width"), [(3, 1), (5, 2), (40, 2), (2, 3)])
-@pytest.mark.parametrize("length", [*LENGTHS, LONG])
-def test_mix_is_reference(length: int, heads: int, width: int) -> None:
-    assert_agree(h3_mix, h3_mix_reference, mix_inputs(2, length, heads, width))
+def test_mix_is_reference(heads: int, width: int) -> None:
+    for length in (*LENGTHS, LONG) if heads < LANES else LENGTHS:  # the Fourier path knows no lanes
+        assert_agree(h3_mix, h3_mix_reference, mix_inputs(2, length, heads, width))
 
 
 @pytest.mark.parametrize("length", [20, LONG])

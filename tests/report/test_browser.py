@@ -11,14 +11,14 @@ import pytest
 
 from report.stores import EVIL, OWN
 
-sync_api = pytest.importorskip("playwright.sync_api")
+sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright for the tests of the page")
 CHROME = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
-pytestmark = [
-    pytest.mark.xdist_group("browser"),
-    pytest.mark.skipif(CHROME is None, reason="there is no Chromium on this machine"),
-]
+pytestmark = pytest.mark.skipif(
+    CHROME is None,
+    reason="there is no Chromium to open the page in; install it (apt-get install chromium) to test the page, too",
+)
 READY = ".drawing svg, .drawing canvas"
 MIDDLE = """path => {
   const [at, to] = [path.getPointAtLength(path.getTotalLength() / 2), path.getScreenCTM()];

@@ -25,8 +25,6 @@ from mecheval.training import train
 from report.stores import EVIL, FORGED, OWN, WORSE, forge, grid_points
 from training.runs import tiny
 
-pytestmark = pytest.mark.xdist_group("browser")  # one worker makes the store
-
 
 @pytest.fixture(scope="session")
 def page(written: Path) -> dict[str, Any]:

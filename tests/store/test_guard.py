@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import Command
 from mecheval.store import RunFolder, Store, StoreError, StoreWarning
 from mecheval.store.guard import read_file
 from mecheval.store.mirror import Mirror
@@ -141,3 +142,13 @@ def test_a_hostile_status_is_one_line_and_the_others_are_listed(folder: RunFolde
         assert str(each.message).startswith(f"run {other.id} is left out: ")
         assert len(str(each.message)) < 600
         assert "\n" not in str(each.message)
+
+
+def test_figures_and_trackers_do_not_leave_the_store(tmp_path: Path, victim: Path, command: Command) -> None:
+    for name in ("figures", "tensorboard"):
+        (tmp_path / name).symlink_to(victim)
+    for words in (["study", "ar"], ["train", "--preset", "laptop", "--track", "tensorboard"]):
+        code, out, err = command(*words, "--store", str(tmp_path))
+        assert (code, out) == (2, "")
+        assert "is a symbolic link; a store holds only regular files" in err
+    assert unharmed(victim)

@@ -6,7 +6,7 @@ from pathlib import Path
 from mecheval.store import Store
 from store.examples import write_many
 
-WORKERS, RUNS, ROWS = 3, 8, 500
+WORKERS, RUNS, ROWS = 3, 4, 500
 
 
 def test_a_reader_sees_whole_runs_while_others_write(tmp_path: Path) -> None:

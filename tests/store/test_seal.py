@@ -67,7 +67,7 @@ def test_another_runs_status_a_missing_table_and_one_too_many_are_noticed(folder
         assert len(Store(tmp_path).query("from history")) == 0
     (tmp_path / "aside").rename(folder.table("history"))
     (folder.path / "more.parquet").touch()
-    assert folder.problems() == [f"{folder.path / 'more.parquet'} is not among the files that the run wrote."]
+    assert folder.problems() == [f"{folder.path / 'more.parquet'} is not among the files of the run."]
 
 
 def test_a_file_with_rows_of_another_run_is_left_out(folder: RunFolder, tmp_path: Path) -> None:

@@ -16,13 +16,19 @@ from store.examples import ID, write_run
 DTYPES = {"INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "float64", "TIMESTAMP": "datetime64[us]"}
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """Three whole runs and one of each other kind."""
-    store = Store(tmp_path / "store")
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three whole runs and one of each other kind, written once."""
+    store = Store(tmp_path_factory.mktemp("written"))
     for run, status in zip("abcdef", ("done", "diverged", "done", "failed", "interrupted", "running"), strict=True):
         write_run(store.folder(run * 12), status, message="why" if status == "failed" else None)
-    return store
+    return store.path
+
+
+@pytest.fixture
+def store(written: Path, tmp_path: Path) -> Store:
+    """A copy of those, which a test may change."""
+    return Store(shutil.copytree(written, tmp_path / "store"))
 
 
 def test_a_store_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,7 @@ from mecheval.sweep import Event, Job
 from mecheval.sweep.board import Tally, board
 from mecheval.sweep.estimate import Estimate
 from sweep.jobs import small_jobs
+from training.runs import tiny
 
 
 class Clock:
@@ -127,3 +129,11 @@ def test_larger_runs_are_expected_to_take_longer() -> None:
     assert guess(small) < guess(deep)
     assert guess(small) < guess(wide)
     assert abs(guess(many) / guess(small) - 10) < 1e-6
+
+
+def test_what_usually_stops_early_is_expected_to() -> None:
+    def guess(mixer: str, **options: Any) -> float:
+        return Estimate().seconds(tiny(mixer=mixer, **options))
+
+    assert guess("mamba", stop_at=0.99) < guess("mamba")
+    assert guess("base_conv", stop_at=0.99) == guess("base_conv")

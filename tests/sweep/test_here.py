@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +31,7 @@ class Holder:
         os.read(self.listen, 1)
 
     def hold(self, orders: int) -> None:
+        os.close(self.said)  # so that the end of the test is the end of its orders
         with self.folder.exclusive():
             os.write(self.tell, b"x")
             if os.read(orders, 1) == b"k":
@@ -43,7 +43,7 @@ class Holder:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mecheval.mixers import MIXERS
 from mecheval.mixers.own import Source
 from mecheval.store import Store
 from mecheval.sweep import Event, Job, LocalEngine, Stopped, sweep
@@ -20,16 +21,16 @@ from mecheval.sweep.local import cores
 from sweep.jobs import Heard, Here, bytes_of, small_jobs
 from training.runs import tiny
 
-LONG = {"steps": 400}
+LONG = [Job(tiny(steps=400, seed=seed)) for seed in range(3)]
+"""Long enough to be stopped in the middle; one more than there are workers."""
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """What four runs publish, worked on in this process without any interruption."""
+    """What three runs publish, worked on in this process without any interruption."""
     store = Store(tmp_path_factory.mktemp("expected"))
-    jobs = small_jobs(4, **LONG)
-    sweep(jobs, store, Here(), Heard())
-    return bytes_of(store, jobs)
+    sweep(LONG, store, Here(), Heard())
+    return bytes_of(store, LONG)
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -45,17 +46,8 @@ def children(pid: int) -> list[int]:
     return [child for child in found if b"mecheval.sweep.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-def test_workers_publish_the_same_bytes_as_one_process(tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:
-    jobs, heard = small_jobs(4, **LONG), Heard()
-    swept = sweep(jobs, Store(tmp_path), LocalEngine(workers=2), heard)
-    assert swept.failures == ()
-    assert bytes_of(tmp_path, jobs) == expected
-    assert sorted(event.run for event in heard.of("end")) == sorted(job.run for job in jobs)
-    assert {event.status for event in heard.of("end")} == {"done"}
-
-
 def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:
-    jobs, heard = small_jobs(4, **LONG), Heard()
+    jobs, heard = LONG, Heard()
     killed: list[int] = []
 
     class Killer(Heard):
@@ -91,7 +83,7 @@ def test_a_run_that_always_kills_its_worker_fails_and_the_others_do_not(tmp_path
 def test_a_signal_saves_and_stops_and_the_same_sweep_goes_on(
     tmp_path: Path, expected: dict[str, dict[str, bytes]]
 ) -> None:
-    jobs, store = small_jobs(4, **LONG), Store(tmp_path)
+    jobs, store = LONG, Store(tmp_path)
 
     class Interrupter(Heard):
         def event(self, event: Event) -> None:
@@ -109,6 +101,8 @@ def test_a_signal_saves_and_stops_and_the_same_sweep_goes_on(
     heard = Heard()
     assert sweep(jobs, store, LocalEngine(workers=2), heard).failures == ()
     assert max(event.step for event in heard.of("begin")) > 0
+    assert sorted(event.run for event in heard.of("end")) == sorted(job.run for job in jobs)
+    assert {event.status for event in heard.of("end")} == {"done"}
     assert bytes_of(store, jobs) == expected
 
 
@@ -131,7 +125,7 @@ SCRIPT = """
 def test_when_the_parent_is_killed_its_workers_save_and_end(
     tmp_path: Path, expected: dict[str, dict[str, bytes]]
 ) -> None:
-    jobs, store = small_jobs(4, **LONG), Store(tmp_path / "store")
+    jobs, store = LONG, Store(tmp_path / "store")
     (tmp_path / "jobs.json").write_text(json.dumps([job.to_dict() for job in jobs]))
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     words = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "jobs.json"), str(store.path)]
@@ -143,7 +137,7 @@ def test_when_the_parent_is_killed_its_workers_save_and_end(
     assert len(workers) == 2
     until(lambda: not any(_alive(pid) for pid in workers))
     assert any(store.folder(job.run).status()["step"] for job in jobs), "something was saved"
-    assert sweep(jobs, store, LocalEngine(workers=2), Heard()).failures == ()
+    assert sweep(jobs, store, Here(), Heard()).failures == ()
     assert bytes_of(store, jobs) == expected
 
 
@@ -166,14 +160,6 @@ PRINTS = """
         print('{"hello": "before anything"}', flush=True)
         threading.Thread(target=chatter, daemon=True).start()
 """
-
-
-def test_what_a_mixer_prints_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    jobs = small_jobs(1)
-    assert sweep(jobs, Store(tmp_path / "store"), LocalEngine(workers=1), Heard()).failures == ()
-    assert Store(tmp_path / "store").folder(jobs[0].run).status()["status"] == "done"
 
 
 MIXER = """
@@ -205,6 +191,7 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
     (mixers / "mine.py").write_text(textwrap.dedent(MIXER))
     (mixers / "helper.py").write_text("def half(x):\n    return x / 2\n")
     monkeypatch.setenv("MECHEVAL_MIXERS", f"{mixers / 'mine.py'}:Mine")
+    monkeypatch.setattr(MIXERS, "_classes", dict(MIXERS._classes))  # forgotten after this test
     monkeypatch.chdir(hostile)
     job = Job(tiny(mixer=Source.read(os.environ["MECHEVAL_MIXERS"]).name, steps=5))
     nice: set[int] = set()
@@ -217,7 +204,7 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
     assert swept.failures == ()
     assert list(hostile.glob("*.executed")) == []
     assert nice == {max(7, os.getpriority(os.PRIO_PROCESS, 0))}
-    words = [Path(sys.executable).with_name("mecheval"), "list", "tasks"]
+    words = [str(Path(sys.executable).with_name("mecheval")), "list", "tasks"]
     subprocess.run(words, check=True, capture_output=True)
     assert list(hostile.glob("*.executed")) == []
 
@@ -241,16 +228,20 @@ def test_a_run_that_is_held_comes_last_and_is_waited_for(tmp_path: Path) -> None
     assert children(os.getpid()) == []
 
 
-def test_runs_of_two_threads_have_half_the_workers(tmp_path: Path) -> None:
-    jobs = [Job(job.config) for job in small_jobs(2, threads=2)]
-    seen: set[int] = set()
+def test_what_a_mixer_prints_is_no_event_and_runs_of_two_threads_have_half_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    jobs, seen = small_jobs(2, threads=2), set[int]()
 
     class Counter(Heard):
         def event(self, event: Event) -> None:
             seen.add(len(children(os.getpid())))
 
-    sweep(jobs, Store(tmp_path), LocalEngine(workers=2), Counter())
+    assert sweep(jobs, Store(tmp_path / "store"), LocalEngine(workers=2), Counter()).failures == ()
     assert max(seen) == 1
+    assert {Store(tmp_path / "store").folder(job.run).status()["status"] for job in jobs} == {"done"}
 
 
 def test_engines_listen_to_signals_only_while_they_work() -> None:

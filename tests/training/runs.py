@@ -26,7 +26,10 @@ def tiny(task: str = "ar", mixer: str = "attention", **options: Any) -> RunConfi
 
 
 def published(folder: RunFolder) -> dict[str, bytes]:
-    """The bytes of everything that must not depend on how a run came to its end."""
+    """The bytes of everything that must not depend on how a run came to its end.
+
+    On one machine they are the same, because every way makes the same calls on the same shapes and threads.
+    """
     names = ["weights/last.safetensors", "weights/best.safetensors"]
     names += [f"{table}.parquet" for table in ("history", "evaluations", "effects", "verdicts")]
     paths = {name: folder.path / name for name in names}

@@ -79,12 +79,11 @@ def counting_writes(patch: pytest.MonkeyPatch, config: RunConfig, store: Path, d
     return writes
 
 
-@pytest.mark.parametrize("mixer", ["attention", "noisy"])
 def test_killed_in_every_single_write_a_run_ends_as_if_it_never_was(
-    mixer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MIXERS._classes, "noisy", Noisy)
-    config = tiny("ar", mixer, steps=4, every=2, **{"data.shuffle": True})
+    config = tiny("ar", "noisy", steps=4, every=2, **{"data.shuffle": True})
     writes = counting_writes(monkeypatch, config, tmp_path / "whole", die_at=-1, late=False)
     whole = published(me.Store(tmp_path / "whole").folder(config.id))
     assert writes == 3 + 4 * 3 + 5  # to begin; a checkpoint and a status a step; weights, tables and status at the end

@@ -62,13 +62,13 @@ def test_the_same_config_gives_the_same_bytes_however_many_train_at_once(task: s
     configs = [
         me.RunConfig.read({**base, "task": {"name": task, **options}, "mixer": m}) for m in ("mamba", "delta_net")
     ]
+    for config in configs:
+        train(config, tmp_path / "one")  # first, so that the children need not compile its kernels, each for itself
     children = [
         in_child(lambda config=config, store=store: train(config, tmp_path / store))  # type: ignore[misc]
         for config in configs
         for store in ("two", "other")
     ]
-    for config in configs:
-        train(config, tmp_path / "one")
     assert [outcome(child) for child in children] == [0] * 4
     for config in configs:
         found = [published(Store(tmp_path / store).folder(config.id)) for store in ("one", "two", "other")]
@@ -122,8 +122,8 @@ def test_the_rows_of_the_history_average_the_loss_and_name_the_rate(tmp_path: Pa
 def test_the_step_is_adamws(tmp_path: Path) -> None:
     """Three steps against the formulas of the optimiser, written out.
 
-    In double precision: a step divides a gradient by its own size, and with it the rounding of the products, which differ
-    here (all positions) from those in training (only where there is loss). Errors of 1e-16 over eps = 1e-8 are left.
+    In double precision: a step divides a gradient by its own size, and with it the rounding of products, which are
+    others here (of all positions) than in training (where there is loss). Errors of 1e-16 over eps = 1e-8 are left.
     """
     config = tiny(steps=3, every=3, warmup=0.0, decay="constant", weight_decay=0.1, dtype="float64")
     folder = train(config, tmp_path)

@@ -37,14 +37,6 @@ def python(code: str, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_nothing_is_imported_unless_asked_for() -> None:
-    code = """
-import sys, mecheval.training.watch, mecheval.training.progress, mecheval.training.trackers
-print({"wandb", "tensorboard", "torch.utils.tensorboard"} & set(sys.modules))
-"""
-    assert python(code) == "set()\n"
-
-
 def test_an_unknown_tracker_names_the_choices(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="Did you mean 'tensorboard'\\? Choices: tensorboard, wandb, wandb-offline"):
         tracker("tensor-board", tmp_path)
@@ -104,9 +96,11 @@ atexit.register(lambda: print(asked))  # first in, last out: what wandb does at 
 look_up = socket.getaddrinfo
 socket.getaddrinfo = lambda *address, **options: asked.append(address) or look_up(*address, **options)
 
+import mecheval.training.progress
 from mecheval.training.trackers import tracker
 from mecheval.training.watch import Start
 
+print({{"wandb", "tensorboard", "torch.utils.tensorboard"}} & set(sys.modules))  # nothing unless it is asked for
 watcher = tracker("wandb-offline", Path(sys.argv[1]))
 for status in ("interrupted", "done"):  # two runs in one process
     watcher.begin(Start({RUN!r}, "ar · mamba", {CONFIG!r}, step=0, steps=40, parameters=1234))
@@ -116,7 +110,7 @@ for status in ("interrupted", "done"):  # two runs in one process
 
 
 def test_wandb_offline_writes_a_run_and_asks_the_network_for_nothing(tmp_path: Path) -> None:
-    assert python(OFFLINE, str(tmp_path / "new" / "runs"), HOME=str(tmp_path)) == "[]\n"
+    assert python(OFFLINE, str(tmp_path / "new" / "runs"), HOME=str(tmp_path)) == "set()\n[]\n"
     runs = sorted((tmp_path / "new" / "runs" / "wandb").glob(f"offline-run-*-{RUN}"))
     assert runs
     written = (runs[-1] / f"run-{RUN}.wandb").read_bytes()

@@ -50,20 +50,27 @@ def main() -> None:
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     hook, sys.unraisablehook = sys.unraisablehook, stop.unraisable
     try:
-        from mecheval.cli.commands import run
+        from mecheval.cli.commands import explain, run
 
-        code = run(sys.argv[1:])
-        if stop.came is not None:  # something has swallowed it
+        try:
+            code = run(sys.argv[1:])
+        except Exception as error:
+            code = explain(error) if stop.came is None else 0
+        if stop.came is not None:  # a library has made another exception of it, or swallowed it
             code = stop.tell()
     except KeyboardInterrupt as interrupt:
         code = stop.tell(str(interrupt))
-    except BaseException:
+    except Exception:
         if stop.came is None:
             raise
-        code = stop.tell()  # a library has made another exception of it
+        code = stop.tell()
     finally:
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
-        atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)  # no traceback while Python ends
+        atexit.register(signal.signal, signal.SIGINT, _end_now)  # no traceback while Python ends
     sys.exit(code)
+
+
+def _end_now(number: int, frame: FrameType | None) -> None:
+    os._exit(128 + number)

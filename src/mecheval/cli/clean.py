@@ -1,7 +1,7 @@
-"""Text on its way to a terminal: whatever a store, a file or an option says, it never commands the terminal.
+r"""Text on its way to a terminal: whatever a store, a file or an option says, it never commands the terminal.
 
 Escape sequences move the cursor, rename the window, hide text or make links; marks of writing direction show text in
-another order than it has. All of them are written as Python would (`\\x1b`, `\\u202e`), here and nowhere else.
+another order than it has. All of them are written as Python would (`\x1b`, `\u202e`), here and nowhere else.
 """
 
 from __future__ import annotations

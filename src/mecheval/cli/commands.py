@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 import typer
 
@@ -42,20 +42,9 @@ def run(words: Sequence[str]) -> int:
             warnings.simplefilter("once", StoreWarning)
             warnings.showwarning = _Warnings()
             command.invoke(context)
-        sys.stdout.flush()
     except typer.Exit as done:
         return done.exit_code
-    except UserError as error:
-        complain(str(error))
-        return MISTAKE
-    except MemoryError as error:
-        complain(f"there is not enough memory for this{f' ({error})' if str(error) else ''}.")
-        return MISTAKE
-    except BrokenPipeError:  # e.g. `mecheval ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except Exception as error:
-        return _misread(error)
+    sys.stdout.flush()
     return 0
 
 
@@ -79,14 +68,23 @@ class _Warnings:
             complain("and further runs; `mecheval verify` lists everything that is wrong with a store.")
 
 
-def _misread(error: Any) -> int:
-    """An error of the parser of commands, in one line; any other one is a defect of ours and keeps its traceback."""
+def explain(error: Exception) -> int:
+    """Say in one line what went wrong; the exit code. What no user can cause is a defect and keeps its traceback."""
+    if isinstance(error, UserError):
+        complain(str(error))
+        return MISTAKE
+    if isinstance(error, MemoryError):
+        complain(f"there is not enough memory for this{f' ({error})' if str(error) else ''}.")
+        return MISTAKE
+    if isinstance(error, BrokenPipeError):  # e.g. `mecheval ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     if not hasattr(error, "format_message"):
         raise error
-    said: str = error.format_message()
-    if "\n" in said:  # no arguments: this is the help
+    said: str = error.format_message()  # of the parser of commands
+    if type(error).__name__ == "NoArgsIsHelpError":  # which is what it says
         sys.stderr.write(clean_text(said) + "\n")
     else:
         context = getattr(error, "ctx", None)
         complain(f"{said.rstrip('.')}." + ("" if context is None else f" See `{context.command_path} --help`."))
-    return int(error.exit_code)
+    return int(getattr(error, "exit_code", MISTAKE))

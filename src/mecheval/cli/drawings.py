@@ -23,6 +23,8 @@ app.add_typer(draw, name="draw")
 
 Save = Annotated[Path, typer.Option(help="The file: .svg, .png or .json.")]
 ROLES = ("key", "value", "query")
+MOST_RULES = 500
+"""Most rules of a grammar that is drawn: more cannot be read, and take minutes."""
 
 
 @draw.command(context_settings=ANY_OPTION)
@@ -46,6 +48,8 @@ def grammar(
     task = build_task("atr", preset, **given_options(assignments, context.args))
     if not isinstance(task, ATR):
         raise UserError("the task registered as atr has no grammar.")
+    if sum(len(rules) for rules in task.grammar.rules.values()) > MOST_RULES:
+        raise UserError(f"a drawing shows grammars of at most {MOST_RULES} rules; `mecheval grammar` shows this one.")
     with aside.status("drawing documents (the first time, this compiles the sampler)"):
         chart = grammar_figure(task, document, split, seed)
     _write(chart, save)

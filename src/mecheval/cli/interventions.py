@@ -47,13 +47,13 @@ def intervene(
     if save is not None:
         figures.check_suffix(save)
     folder = Store(store).find(run)
-    config = run_config_of(folder)
     began = time.monotonic()
     with aside.status("intervening"):
         effects, found = probe(folder, state, split, n)
     took = f"{len(effects)} interventions on {effects['n'].max()} documents took {time.monotonic() - began:.1f} s"
     if sites == "blocks":
         effects = effects[effects["site"].isin(show_effects.among(effects["site"], show_effects.PARTS))]
+    config = run_config_of(folder)
     about, scores = f"{state} state, {split}", _scores(folder, state, split)
     if as_json:
         print_json({

@@ -99,6 +99,7 @@ def study(
 ) -> None:
     """Train, intervene, choose learning rates, draw: a whole figure of the paper. Repeat it to go on."""
     with aside.status("loading"):
+        from mecheval.store.guard import refuse_links
         from mecheval.store.mirror import is_url, open_store
         from mecheval.studies import STUDIES, get_study, study_points
         from mecheval.sweep import Job, sweep
@@ -123,6 +124,8 @@ def study(
         return
     with aside.status("loading"):
         pages = figures or opened.path / "figures"
+        if figures is None:
+            refuse_links(pages, pages)
         check_writable(pages, "store" if figures is None else "folder of figures")
         watchers = [board(aside, title, log=log) for title in _titles(plans, scale, engine)]
         workforce = _engine(engine, given)
@@ -219,7 +222,7 @@ def rates_of(given: str | None) -> list[float]:
     rates = []
     for text in _split("--lr", given) if given else []:
         rate = parse_value(text)
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1000:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e18:
             raise UserError(f"--lr takes positive numbers with commas between (got {shown(given)}).")
         rates.append(float(rate))
     return rates

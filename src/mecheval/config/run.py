@@ -45,7 +45,7 @@ class Model(Section):
 class Optimiser(Section):
     """AdamW."""
 
-    lr: float = Field(1e-3, gt=0, le=1000, description="peak learning rate")
+    lr: float = Field(1e-3, gt=0, le=1e18, description="peak learning rate")
     betas: tuple[Decay, Decay] = Field((0.9, 0.999), strict=False, description="decay of the two moments, below 1")
     eps: float = Field(1e-8, gt=0, le=1, description="added to the root of the second moment")
     weight_decay: float = Field(0.0, ge=0, le=1000, description="decoupled weight decay")
@@ -91,7 +91,7 @@ class Machine(Section):
 
     dtype: Literal["float32", "float64"] = Field("float32", description="of weights and activations")
     device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
-    threads: int = Field(1, ge=1, le=1024, description="threads of one run; many runs side by side beat many threads")
+    threads: int = Field(1, ge=1, le=512, description="threads of one run; many runs side by side beat many threads")
 
     @field_validator("device")
     @classmethod

@@ -97,9 +97,10 @@ class Probe:
                 if not float(moved[document]) <= tolerance(y):
                     mode = "training" if training else "evaluation"
                     raise UserError(
-                        f"{self.name} mixes the documents of a batch in {mode} mode: changing document {changed} changes "
-                        f"the output of document {document} by {float(moved[document]):.2g}. Normalise over the last "
-                        "axis (LayerNorm, RMSNorm), not over the batch, and give PyTorch's layers batch_first=True."
+                        f"{self.name} mixes the documents of a batch in {mode} mode: changing document {changed} "
+                        f"changes the output of document {document} by {float(moved[document]):.2g}. Normalise over "
+                        "the last axis (LayerNorm, RMSNorm), not over the batch, and give PyTorch's layers "
+                        "batch_first=True."
                     )
         check_each_alone(self.name, "output", self.run, x, y)
 

@@ -86,9 +86,7 @@ class Canvas:
         def on(rows: list[dict[str, Any]]) -> alt.Chart:
             across = alt.Scale(domain=[0, self.width], nice=False, zero=False)
             down = alt.Scale(domain=[0, self.height], nice=False, zero=False, reverse=True)
-            return chart_of(rows).encode(
-                x=alt.X("x:Q", scale=across, axis=None), y=alt.Y("y:Q", scale=down, axis=None)
-            )
+            return chart_of(rows).encode(x=alt.X("x:Q", scale=across, axis=None), y=alt.Y("y:Q", scale=down, axis=None))
 
         def own(channel: type[Any], name: str) -> Any:
             return channel(f"{name}:N" if name in ("colour", "fill", "edge") else f"{name}:Q", scale=None, legend=None)

@@ -93,9 +93,8 @@ class Attention(Mixer):
         read = torch.bmm(q.transpose(0, 1), Wk.view(H, E, d)).view(H, batch, count, d).transpose(0, 1)  # (B, H, K, D)
         scores = torch.bmm(read.reshape(batch, H * count, d), x.mT).view(batch, H, count, x.shape[1])
         mixed = torch.bmm(self._pattern(scores, at).flatten(1, 2), x).view(batch, H, count, d)
-        heads = torch.bmm(mixed.transpose(0, 1).reshape(H, batch * count, d), Wv.view(H, E, d).mT).transpose(
-            0, 1
-        )  # (BK, H, E)
+        mixed_HND = mixed.transpose(0, 1).reshape(H, batch * count, d)
+        heads = torch.bmm(mixed_HND, Wv.view(H, E, d).mT).transpose(0, 1)  # (BK, H, E)
         merged = heads.reshape(batch, count, d)
         return merged if b is None else merged + b[2 * d :]
 

@@ -74,7 +74,7 @@ class TaylorAttention(Mixer):
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, L, HX) -> (B, L, H, X)."""
-        return x.unflatten(2, (self.num_heads, -1))
+        return x.view(*x.shape[:2], self.num_heads, x.shape[2] // self.num_heads)
 
     def state_size(self, length: int) -> int:
         """Σ φ(k) vᵀ and Σ φ(k), whatever the length."""

@@ -70,7 +70,7 @@ class H3(Mixer):
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, H, P)."""
-        return x.unflatten(2, (-1, self.head_dim))
+        return x.view(*x.shape[:2], x.shape[2] // self.head_dim, self.head_dim)
 
     def state_size(self, length: int) -> int:
         """N keys of the shift register for each channel; N/2 complex modes for each of the P² products of a head."""

@@ -1,7 +1,7 @@
 """The store of runs: a folder that many processes write to and that is read as five tables."""
 
-from mecheval.store.folder import RunFolder, RunHeld, writing
-from mecheval.store.guard import StoreError
+from mecheval.store.folder import RunFolder, RunHeld
+from mecheval.store.guard import StoreError, writing
 from mecheval.store.schema import TABLES, Column, Table
 from mecheval.store.store import DEFAULT_STORE, Store, StoreWarning
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from mecheval.digests import sha256
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
-from mecheval.store.guard import StoreError, check_tree, open_file, read_file
+from mecheval.store.guard import StoreError, check_tree, open_file, read_file, writing
 from mecheval.store.schema import LONGEST_TEXT, RUNS, STATUSES, TABLES, WHOLE
 from mecheval.store.seal import Record, read_record, unaccounted, write_record
 from mecheval.store.tables import read_parquet, to_parquet
@@ -35,18 +35,6 @@ ALWAYS = ("history", "evaluations")
 
 class RunHeld(UserError):
     """Another process is writing to this run."""
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Report a full disk or a missing permission while writing `path` as one line.
-
-    Writes are atomic, so what was saved before such an error is still there.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; what was saved before is intact.") from error
 
 
 class RunFolder:
@@ -229,19 +217,25 @@ class RunFolder:
         self._checked(record, path.name)
         return path
 
+    def check_whole(self) -> None:
+        """An error unless every file of a whole run is as it was written: before anything is computed from the run."""
+        for problem in self._damaged(self.record()):
+            raise StoreError(problem)
+
     def problems(self) -> list[str]:
         """What is wrong with the files of a whole run, one line each; `mecheval verify` shows them."""
         record = self.record()
         if record.row["status"] not in WHOLE:
             return []
-        found = []
+        extra = unaccounted(record, self._files()) if record.sealed else []
+        return [*self._damaged(record), *(f"{self.path / name} is not among the files of the run." for name in extra)]
+
+    def _damaged(self, record: Record) -> Iterator[str]:
         for name in record.files if record.sealed else [self.table(table).name for table in ALWAYS]:
             try:
                 self._checked(record, name)
             except StoreError as error:
-                found.append(str(error))
-        extra = unaccounted(record, self._files()) if record.sealed else []
-        return found + [f"{self.path / name} is not among the files that the run wrote." for name in extra]
+                yield str(error)
 
     def environment_file(self, part: str) -> dict[str, bytes]:
         """environment.json, in which `part` of the run ("training from step 0") is computed in this environment."""

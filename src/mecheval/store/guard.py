@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mecheval.errors import UserError
@@ -19,6 +21,18 @@ MOST_FILES = 10_000
 
 class StoreError(UserError):
     """A file of the store cannot be written or read."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Report a full disk or a missing permission while writing `path` as one line.
+
+    Writes are atomic, so what was saved before such an error is still there.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}; what was saved before is intact.") from error
 
 
 def open_file(path: Path, flags: int, below: Path) -> int:

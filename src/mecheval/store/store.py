@@ -16,7 +16,7 @@ from mecheval.store.folder import RunFolder
 from mecheval.store.guard import StoreError, refuse_links
 from mecheval.store.schema import EFFECTS, EVALUATIONS, HISTORY, LONGEST_TEXT, RUNS, TABLES, VERDICTS, WHOLE, Table
 from mecheval.store.seal import Record
-from mecheval.store.tables import connect, load_rows, load_runs, one_line, seal
+from mecheval.store.tables import bounded_frame, connect, load_rows, load_runs, one_line, seal
 
 if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
     import pandas as pd  # type: ignore[import-untyped]
@@ -100,7 +100,7 @@ class Store:
         with self._database(mentioned or TABLES.values()) as connection:
             try:
                 if connection.execute(sql) is not None:  # it is where there is no statement
-                    return connection.df()
+                    return bounded_frame(connection)
                 problem = "this SQL says nothing."
             except duckdb.Error as error:
                 problem = one_line(error)

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mecheval.errors import UserError
 from mecheval.store.schema import LONGEST_TEXT, Table
 
 if TYPE_CHECKING:  # DuckDB is slow to import; only those who read or write a table wait for it
+    import pandas as pd  # type: ignore[import-untyped]
     from duckdb import DuckDBPyConnection
 
 FROM_FILE = "from_file"
@@ -23,12 +25,20 @@ MOST_ROWS, MOST_BYTES = 2_000_000, 1 << 30
 """Rows of a file that is read, and their size in memory; ours have up to some hundred thousand."""
 Rows = Sequence[Mapping[str, Any]]
 
+MEMORY = "2GB"
+"""What DuckDB may use at most for one query; the tables of thousands of runs take a tenth of it."""
+CHUNK = 1000
+"""Rows, or vectors of 2,048 rows, that are taken from DuckDB at a time."""
+MAX_VALUES = 50_000_000
+"""Most values (rows times columns) of an answer: what a frame holds lies outside of DuckDB's memory."""
+
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,  # row order, and so the bytes of a file, must not depend on the machine
     "autoinstall_known_extensions": False,  # no network
     "autoload_known_extensions": False,
     "python_enable_replacements": False,  # a name in SQL is a table, never a Python variable
     "temp_directory": "",  # nothing is written beside the user's files
+    "memory_limit": MEMORY,  # a small file can hold a huge table
 }
 
 
@@ -44,6 +54,7 @@ def seal(connection: DuckDBPyConnection) -> None:
 
     A list of allowed folders would not do, because what may be read there may also be overwritten.
     """
+    connection.execute("SET enable_progress_bar = false")  # it would stand in the middle of an answer
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
 
@@ -123,10 +134,29 @@ def _insert(connection: DuckDBPyConnection, table: Table, files: Sequence[Path],
         names = ", ".join([*(column.name for column in table.columns), *more])
         file = f", filename = '{FROM_FILE}'" if more else ""
         read = f"read_parquet(?, union_by_name = true, hive_partitioning = false{file})"
-        connection.execute(
-            f"INSERT INTO {table.name} SELECT {names} FROM (FROM {table.name} UNION ALL BY NAME FROM {read})",
-            [_names(files)],
-        )
+        try:
+            connection.execute(
+                f"INSERT INTO {table.name} SELECT {names} FROM (FROM {table.name} UNION ALL BY NAME FROM {read})",
+                [_names(files)],
+            )
+        except Exception as error:
+            if not _out_of_memory(error):
+                raise
+            raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
+
+
+def bounded_frame(connection: DuckDBPyConnection) -> pd.DataFrame:
+    """The answer to what was last executed; an error where it would fill the memory."""
+    import pandas as pd
+
+    frames: list[pd.DataFrame] = []
+    values = 0
+    while not frames or len(frames[-1]):
+        frames.append(connection.fetch_df_chunk(CHUNK))
+        values += frames[-1].size
+        if values > MAX_VALUES:
+            raise UserError(f"the answer has more than {MAX_VALUES:,} values; ask for fewer rows or columns.")
+    return frames[0] if len(frames) < 3 else pd.concat(frames[:-1], ignore_index=True)
 
 
 def _unusable() -> tuple[type[Exception], ...]:
@@ -162,9 +192,17 @@ def read_parquet(run: str, path: Path, table: Table) -> list[dict[str, Any]]:
 
 
 def one_line(error: Exception) -> str:
-    """DuckDB's message without the picture of the SQL below it."""
+    """DuckDB's message without the picture of the SQL below it, or what to set where memory is short."""
+    if _out_of_memory(error):
+        return f"this takes more than {MEMORY} of memory; ask for fewer rows or columns."
     line = " ".join(re.split(r"\nLINE \d+:", str(error))[0].split())
     return line if line.endswith((".", "!", "?")) else f"{line}."
+
+
+def _out_of_memory(error: Exception) -> bool:
+    import duckdb
+
+    return isinstance(error, duckdb.OutOfMemoryException)
 
 
 def _create(connection: DuckDBPyConnection, table: Table, *more: str) -> None:

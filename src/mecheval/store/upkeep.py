@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from mecheval.digests import run_id
 from mecheval.files import safetensors_header
-from mecheval.store.folder import RunFolder, RunHeld, writing
-from mecheval.store.guard import StoreError, check_tree
+from mecheval.store.folder import RunFolder, RunHeld
+from mecheval.store.guard import StoreError, check_tree, writing
 from mecheval.store.schema import TABLES, WHOLE
 from mecheval.store.store import ID, Store
 from mecheval.store.tables import connect, load_runs

@@ -62,7 +62,12 @@ class ATROptions(TaskOptions):
     def _plain_grammar(cls, value: Any) -> Any:
         if isinstance(value, str | Path):
             value = Grammar.load(value)
-        return value.to_dict() if isinstance(value, Grammar) else value
+        if not isinstance(value, Grammar):
+            return value
+        heads = sum(p > 0 for shares in value.heads.values() for p in shares)
+        if heads > pcfg.MAX_WRITTEN_HEADS:
+            raise ValueError(f"at most {pcfg.MAX_WRITTEN_HEADS:,} heads can have a probability (got {heads:,})")
+        return value.to_dict()
 
     @field_validator("query", mode="before")
     @classmethod

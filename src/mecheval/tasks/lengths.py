@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mecheval.errors import UserError
 from mecheval.tasks.pcfg import Grammar
 
-MAX_NUMBERS, MAX_PRODUCTS = 1 << 25, 2 * 10**9
+MAX_NUMBERS, MAX_PRODUCTS = 1 << 25, 10**9
 """Most numbers that `length_distribution` holds, and most products of two that it computes: some seconds of work."""
 CERTAIN = 1e12
 """A mean length above this, with recursion, is rounding: the recursion feeds itself, and the mean is infinite."""

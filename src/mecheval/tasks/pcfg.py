@@ -18,11 +18,13 @@ from mecheval.plain import load_file
 
 Head = Literal["left", "right"]
 
-MAX_NONTERMINALS, MAX_RULES, MAX_CHILDREN, MAX_HEADS = 2000, 10_000, 200_000, 1 << 22
+MAX_NONTERMINALS, MAX_RULES, MAX_CHILDREN, MAX_HEADS = 2000, 10_000, 200_000, 1 << 20
 """Upper bounds of a grammar: its nonterminals, its rules, the children of all rules together, and the probabilities of
 heads (nonterminals times terminals). The paper's have 40, 200, 800 and 327,680; these take some seconds."""
 LARGE = 1e300
 """Weights above this are scaled before they are added up."""
+MAX_WRITTEN_HEADS = 400_000
+"""Most probabilities of heads of a grammar that is part of a config, whose file could not be read back otherwise."""
 MAX_NAME = 100
 """Most characters of a symbol's name."""
 

@@ -16,7 +16,9 @@ COLUMNS = ("split", "likelihood", "accuracy", "loss", "n")
 
 def export(folder: RunFolder, to: str | Path | None = None, state: str = "last") -> Path:
     """Write `model.safetensors`, `config.yaml` and `README.md`; the folder written. `load_lm` reads it back."""
-    weights = folder.read_file(weights_of(folder, state))
+    name = weights_of(folder, state)
+    folder.check_whole()
+    weights = folder.read_file(name)
     config = run_config_of(folder)
     to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name}-{folder.id}")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):

@@ -42,6 +42,7 @@ class Probe(NamedTuple):
 def load_run(folder: RunFolder, state: str = "last") -> Trained:
     """The model of a finished run."""
     name = weights_of(folder, state)
+    folder.check_whole()
     lm, origin = read_weights(folder.read_file(name), str(folder.path / name))
     if (origin["run"], origin.get("state")) != (folder.id, state):
         of = f"{str(origin.get('state'))[:80]} state of run {origin['run']}"

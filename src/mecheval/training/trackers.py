@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mecheval.errors import UnknownName, UserError
+from mecheval.store.guard import refuse_links
 from mecheval.training.watch import Quiet, Start, Watcher
 
 NAMES = ("tensorboard", "wandb", "wandb-offline")
@@ -17,6 +18,8 @@ NAMES = ("tensorboard", "wandb", "wandb-offline")
 
 def tracker(name: str, folder: Path) -> Watcher:
     """The tracker called `name`, which writes below `folder`. Its package is imported here and nowhere else."""
+    place = folder / name.partition("-")[0]
+    refuse_links(place, place)
     if name == "tensorboard":
         return TensorBoard(folder)
     if name == "wandb":
@@ -38,6 +41,7 @@ class TensorBoard(Quiet):
         """A run that continues replaces what an earlier process wrote beyond its checkpoint."""
         purge = start.step + 1 if start.step else 0  # the row at the checkpoint itself is not written again
         folder = self._folder / "tensorboard" / start.run
+        refuse_links(folder, folder)
         self._writer = self._module.SummaryWriter(str(folder), purge_step=purge)
         self._step = start.step
         config = json.dumps(start.config, indent=1, ensure_ascii=False, default=str)
