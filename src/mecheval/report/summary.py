@@ -17,7 +17,7 @@ from mecheval.store import Store
 if TYPE_CHECKING:  # slow to import
     import pandas as pd  # type: ignore[import-untyped]
 
-TASKS = 20
+TASKS = 8
 """Tasks whose mechanisms are drawn, in the order of charts."""
 
 

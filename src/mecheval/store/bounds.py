@@ -160,7 +160,7 @@ def _are_plain(values: Iterable[Any], deepest: int) -> bool:
 def _kind(value: Any) -> str:
     """What something is, for people."""
     if value is None:
-        return "empty"
+        return "nothing"
     names = {
         bool: "true or false",
         int: "a number",
