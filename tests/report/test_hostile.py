@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,15 @@ pytestmark = pytest.mark.xdist_group("browser")  # Vega is bundled once a proces
 
 LONG, COLOURED = "x" * 15_000, "\x1b[31mred\u202e"
 ROLES = ("key", "value", "next_key", "query", "", LONG, COLOURED)
-SITES = ("blocks.1.input", "blocks.0.mixer.conv", "blocks.99999999999.input", "blocks..", "", f"blocks.1.{LONG}", COLOURED)
+SITES = (
+    "blocks.1.input",
+    "blocks.0.mixer.conv",
+    "blocks.99999999999.input",
+    "blocks..",
+    "",
+    f"blocks.1.{LONG}",
+    COLOURED,
+)
 VALUES = (0.5, 1e308, -1e308, math.inf, 5e-324, None)
 
 
@@ -43,16 +50,27 @@ def hostile(store: Store) -> list[str]:
         rest = {name: value for name, value in data.items() if name != part}
         forge(store, f"{number:012x}", rest, config, accuracy=0.5, mixer=COLOURED if number % 2 else LONG)
     for number in range(32, 52):
-        forge(store, f"{number:012x}", data | {"mixer": {"name": f"m{number}"}}, config, accuracy=0.5, mixer=f"m{number}")
+        forge(
+            store, f"{number:012x}", data | {"mixer": {"name": f"m{number}"}}, config, accuracy=0.5, mixer=f"m{number}"
+        )
     for number, run in enumerate(f"{number:012x}" for number in range(64, 68)):
-        forge(store, run, {**data, "seed": number}, config, accuracy=(0.5, 1e308, -1.0, 5e-324)[number], on_the_way=True)
+        forge(
+            store, run, {**data, "seed": number}, config, accuracy=(0.5, 1e308, -1.0, 5e-324)[number], on_the_way=True
+        )
         rows = [
             {**effect(state, step, "test", site, role), "share": value, "original": value, "restored": value}
             for state, step in (("last", 400), ("training", 2**62), ("training", 0), (COLOURED, -1))
             for site, value in zip(SITES, (*VALUES, 0.1), strict=True)
             for role in ROLES
         ]
-        verdict = {"state": "last", "step": 2**62, "split": "test", "agreement": 1e308, "summary": COLOURED, "evidence": LONG}
+        verdict = {
+            "state": "last",
+            "step": 2**62,
+            "split": "test",
+            "agreement": 1e308,
+            "summary": COLOURED,
+            "evidence": LONG,
+        }
         finding = {"label": COLOURED if number else "induction", "layer": 2**31 - 1 if number else 1, "stored_by": -7}
         folder = store.folder(run)
         with folder.exclusive():

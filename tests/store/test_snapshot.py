@@ -43,7 +43,13 @@ def test_names_and_texts_are_short_and_printable_and_names_stay_different() -> N
     assert text_of("One.\nTwo\x1b.") == "One.\nTwo�."
     assert len(text_of("x" * 10**6)) < 10**4
     assert [site for site in ("blocks.0.input", "blocks.127.x", "encoder", "blocks..") if not is_site(site)] == []
-    for site in ("", "blocks.128.input", "blocks.99999999999.input", "blocks.٩٩٩٩٩٩.input", "blocks." + "9" * 5000 + ".x"):
+    for site in (
+        "",
+        "blocks.128.input",
+        "blocks.99999999999.input",
+        "blocks.٩٩٩٩٩٩.input",
+        "blocks." + "9" * 5000 + ".x",
+    ):
         assert not is_site(site)
 
 
@@ -143,6 +149,8 @@ def test_of_very_many_steps_some_are_kept_evenly_and_the_last(store: Store) -> N
 def test_a_file_that_says_it_is_huge_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, "history", [{**HISTORY[0], "step": step} for step in range(50)])
     monkeypatch.setattr(tables, "MOST_ROWS", 40)
-    with pytest.warns(StoreWarning, match=rf"run {ID} is left out: .*history\.parquet .* it has 50 rows of .* bytes; at"):
+    with pytest.warns(
+        StoreWarning, match=rf"run {ID} is left out: .*history\.parquet .* it has 50 rows of .* bytes; at"
+    ):
         taken = Snapshot(store, ("history",))
     assert set(taken.history()["run"]) == {OTHER}

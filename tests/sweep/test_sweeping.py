@@ -76,7 +76,7 @@ def test_a_failure_is_reported_and_tried_again(tmp_path: Path, monkeypatch: pyte
 
 
 def test_divergence_is_a_result_and_not_tried_again(tmp_path: Path) -> None:
-    store, jobs = Store(tmp_path), small_jobs(1, lr=1e30)
+    store, jobs = Store(tmp_path), small_jobs(1, lr=1e18)
     assert sweep(jobs, store, Here(), Heard()).diverged == 1
     engine = Here()
     assert sweep(jobs, store, engine, Heard()).diverged == 1
