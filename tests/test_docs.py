@@ -18,8 +18,8 @@ import pytest
 import typer
 
 import mecheval as me
-from mecheval.cli.app import given_options
-from mecheval.cli.commands import app
+from mecheval.cli import commands as every_command  # noqa: F401 (the app has its commands once they are imported)
+from mecheval.cli.app import app, given_options
 from mecheval.config.presets import place
 from mecheval.errors import UnknownName
 from mecheval.mixers import MIXERS

@@ -6,6 +6,7 @@ import json
 import math
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,15 +35,14 @@ def hostile(store: Store) -> list[str]:
     config = tiny(seed=5)
     data = config.to_dict()
     left_out = []
-    for number, change in enumerate(
-        (
-            {"model": {"n_layers": 10**9}},
-            {"model": {"d_model": "64"}},
-            {"mixer": {"name": ["attention"]}},
-            {"mixer": {"name": "m", "deep": [[[[1]]]]}},
-            {"task": {"name": "ar", "note": "y" * 30_000}},
-        )
-    ):
+    changes: list[dict[str, Any]] = [
+        {"model": {"n_layers": 10**9}},
+        {"model": {"d_model": "64"}},
+        {"mixer": {"name": ["attention"]}},
+        {"mixer": {"name": "m", "deep": [[[[1]]]]}},
+        {"task": {"name": "ar", "note": "y" * 30_000}},
+    ]
+    for number, change in enumerate(changes):
         left_out.append(f"{number:012x}")
         forge(store, left_out[-1], data | change, config, accuracy=0.5)
     for number, part in enumerate(data, start=16):  # a missing part is no harm

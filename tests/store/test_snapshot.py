@@ -121,7 +121,8 @@ def test_numbers_that_cannot_be_are_missing_and_possible_ones_stay(store: Store)
 def test_rows_that_say_nothing_are_left_out_and_told(
     store: Store, table: str, rows: list[dict[str, Any]], left: int, said: str
 ) -> None:
-    usual = {"effects": EFFECT, "verdicts": VERDICT, "history": HISTORY[0]}[table]
+    examples: dict[str, dict[str, Any]] = {"effects": EFFECT, "verdicts": VERDICT, "history": HISTORY[0]}
+    usual = examples[table]
     put(store, table, [{**usual, **row} for row in rows])
     with pytest.warns(StoreWarning, match=f"run {ID} is shown without some of its rows: .*{said}"):
         taken = Snapshot(store, (table,))
