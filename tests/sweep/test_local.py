@@ -18,7 +18,7 @@ from mecheval.store import Store
 from mecheval.sweep import Event, Job, LocalEngine, Stopped, sweep
 from mecheval.sweep.local import cores
 from sweep.forked import NAME, forked  # noqa: F401 (a fixture)
-from sweep.jobs import Heard, Here, bytes_of, small_jobs
+from sweep.jobs import Heard, Here, bytes_of
 from training.runs import in_child, outcome, tiny
 
 LONG = [Job(tiny(steps=150, every=50, seed=seed)) for seed in range(3)]
@@ -208,7 +208,7 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
 
 
 def test_a_run_that_is_held_comes_last_and_is_waited_for(tmp_path: Path) -> None:
-    jobs, heard, store = small_jobs(2), Heard(), Store(tmp_path)
+    jobs, heard, store = LONG[:2], Heard(), Store(tmp_path)
     with ExitStack() as stack:
         stack.enter_context(store.folder(jobs[0].run).exclusive())
 
@@ -231,7 +231,7 @@ def test_what_a_mixer_prints_is_no_event_and_runs_of_two_threads_have_half_the_w
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    jobs, seen = small_jobs(2, threads=2), set[int]()
+    jobs, seen = [Job(tiny(threads=2, seed=seed)) for seed in range(2)], set[int]()
 
     class Counter(Heard):
         def event(self, event: Event) -> None:
