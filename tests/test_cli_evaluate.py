@@ -46,7 +46,9 @@ def stamps(store: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (store / "runs").rglob("*") if path.is_file()}
 
 
-def test_workers_load_the_file_and_nothing_is_trained_twice(command: Command, tmp_path: Path, mine: Path) -> None:
+def test_workers_load_the_file_and_nothing_is_trained_twice(
+    command: Command, tmp_path: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = tmp_path / "store"
     words = [
         "evaluate",
@@ -76,6 +78,7 @@ def test_workers_load_the_file_and_nothing_is_trained_twice(command: Command, tm
     assert command(*words) == (0, out, "")
     assert stamps(store) == before
     mine.write_text(mine.read_text() + "\n# an edit\n")
+    monkeypatch.setattr(LocalEngine, "run", lambda _, jobs, store, tell: HereEngine().run(jobs, store, tell))
     code, _, err = command(*words, "--lr", "1e-3")
     assert code == 0, err
     assert len(Store(store).ids()) == 3, "another version, another run"

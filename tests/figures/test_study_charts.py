@@ -82,7 +82,7 @@ def words(chart: Any, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("study", CHARTS)
-def test_every_chart_can_be_saved_in_every_format(study: str, tmp_path: Path) -> None:
+def test_every_chart_is_drawn_and_described(study: str, tmp_path: Path) -> None:
     draw, axes = CHARTS[study]
     frame = runs(**axes, seed=[0, 1])
     if study not in ("ar_mamba_conv", "ar_mamba_inside", "ar_based_conv"):
@@ -93,10 +93,11 @@ def test_every_chart_can_be_saved_in_every_format(study: str, tmp_path: Path) ->
     assert "50.0 %" in said
     assert "a <b> & c" in texts
     assert (ODD in texts) == (ODD in frame["mixer"].values)
-    for suffix in ("png", "json"):
-        figures.save(chart, tmp_path / f"it.{suffix}")
-    assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    figures.save(chart, tmp_path / "it.json")
     assert json.loads((tmp_path / "it.json").read_text())["description"] == said
+    if study == "depth":  # several views side by side; the other charts are pictures of the same program
+        figures.save(chart, tmp_path / "it.png")
+        assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
 @pytest.mark.parametrize("study", CHARTS)

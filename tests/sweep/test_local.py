@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,10 +17,11 @@ from mecheval.mixers.own import Source
 from mecheval.store import Store
 from mecheval.sweep import Event, Job, LocalEngine, Stopped, sweep
 from mecheval.sweep.local import cores
-from sweep.jobs import Heard, Here, bytes_of, small_jobs
-from training.runs import tiny
+from sweep.forked import NAME, forked  # noqa: F401 (a fixture)
+from sweep.jobs import Heard, Here, bytes_of
+from training.runs import in_child, outcome, tiny
 
-LONG = [Job(tiny(steps=400, seed=seed)) for seed in range(3)]
+LONG = [Job(tiny(steps=150, every=50, seed=seed)) for seed in range(3)]
 """Long enough to be stopped in the middle; one more than there are workers."""
 
 
@@ -42,10 +42,15 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 def children(pid: int) -> list[int]:
     """The workers of a process; other tests may have left it other children."""
-    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [child for child in found if b"mecheval.sweep.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    found = [Path("/proc") / child for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [
+        int(child.name)
+        for child in found
+        if b"mecheval.sweep.worker" in (child / "cmdline").read_bytes() or NAME in (child / "comm").read_text()
+    ]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, expected: dict[str, dict[str, bytes]]) -> None:
     jobs, heard = LONG, Heard()
     killed: list[int] = []
@@ -65,8 +70,9 @@ def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path, expecte
     assert bytes_of(tmp_path, jobs) == expected
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_run_that_always_kills_its_worker_fails_and_the_others_do_not(tmp_path: Path) -> None:
-    jobs, heard = small_jobs(2), Heard()
+    jobs, heard = LONG[:2], Heard()
 
     class Killer(Heard):
         def event(self, event: Event) -> None:
@@ -80,15 +86,19 @@ def test_a_run_that_always_kills_its_worker_fails_and_the_others_do_not(tmp_path
     assert Store(tmp_path).folder(jobs[1].run).status()["status"] == "done"
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_signal_saves_and_stops_and_the_same_sweep_goes_on(
     tmp_path: Path, expected: dict[str, dict[str, bytes]]
 ) -> None:
     jobs, store = LONG, Store(tmp_path)
 
     class Interrupter(Heard):
+        interrupted = False
+
         def event(self, event: Event) -> None:
             super().event(event)
-            if event.kind == "step" and event.step > 20:
+            if event.kind == "step" and event.step > 20 and not self.interrupted:
+                self.interrupted = True
                 os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Stopped) as stopped:
@@ -106,34 +116,22 @@ def test_a_signal_saves_and_stops_and_the_same_sweep_goes_on(
     assert bytes_of(store, jobs) == expected
 
 
-SCRIPT = """
-    import json, sys
-    from mecheval.store import Store
-    from mecheval.sweep import Job, LocalEngine, sweep
-    from mecheval.sweep.sweeping import SweepWatcher
-
-    class Printer:
-        def begin(self, *_): pass
-        def event(self, event): print(event.kind, event.step, flush=True)
-        def end(self): pass
-
-    jobs = [Job.read(job) for job in json.load(open(sys.argv[1]))]
-    sweep(jobs, Store(sys.argv[2]), LocalEngine(workers=2), Printer())
-"""
-
-
+@pytest.mark.usefixtures("forked")
 def test_when_the_parent_is_killed_its_workers_save_and_end(
     tmp_path: Path, expected: dict[str, dict[str, bytes]]
 ) -> None:
-    jobs, store = LONG, Store(tmp_path / "store")
-    (tmp_path / "jobs.json").write_text(json.dumps([job.to_dict() for job in jobs]))
-    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
-    words = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "jobs.json"), str(store.path)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        assert any(line.startswith("step") for line in parent.stdout)
-        workers = children(parent.pid)
-        parent.kill()
+    jobs, store, sign = LONG, Store(tmp_path / "store"), tmp_path / "sign"
+
+    class Signs(Heard):
+        def event(self, event: Event) -> None:
+            if event.kind == "step":
+                sign.touch()
+
+    parent = in_child(lambda: sweep(jobs, store, LocalEngine(workers=2), Signs()))
+    until(sign.exists)
+    workers = children(parent)
+    os.kill(parent, signal.SIGKILL)
+    assert outcome(parent) == -signal.SIGKILL
     assert len(workers) == 2
     until(lambda: not any(_alive(pid) for pid in workers))
     assert any(store.folder(job.run).status()["step"] for job in jobs), "something was saved"
@@ -210,7 +208,7 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
 
 
 def test_a_run_that_is_held_comes_last_and_is_waited_for(tmp_path: Path) -> None:
-    jobs, heard, store = small_jobs(2), Heard(), Store(tmp_path)
+    jobs, heard, store = LONG[:2], Heard(), Store(tmp_path)
     with ExitStack() as stack:
         stack.enter_context(store.folder(jobs[0].run).exclusive())
 
@@ -233,7 +231,7 @@ def test_what_a_mixer_prints_is_no_event_and_runs_of_two_threads_have_half_the_w
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    jobs, seen = small_jobs(2, threads=2), set[int]()
+    jobs, seen = [Job(tiny(threads=2, seed=seed)) for seed in range(2)], set[int]()
 
     class Counter(Heard):
         def event(self, event: Event) -> None:

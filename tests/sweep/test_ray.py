@@ -17,7 +17,7 @@ import pytest
 from mecheval.errors import UserError
 from mecheval.store import Store, StoreError
 from mecheval.store.mirror import local_copy, open_store
-from mecheval.sweep import ray_join, ray_task
+from mecheval.sweep import pending, ray_join, ray_task
 from mecheval.sweep.job import Event, Job, work
 from mecheval.sweep.ray_engine import RayEngine, fits
 from training.runs import left_over, published, tiny
@@ -189,10 +189,10 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_where_it_was(
     assert 0 < len(done) < len(jobs)
     assert len(list(tmp_path.glob(".sweep-*"))) == 1, "the killed one could not remove its file"
 
-    last = Driver(cluster, tmp_path, jobs, checkpoint_seconds=0.1)
-    assert last.finish() == 0
+    heard: list[Event] = []
+    RayEngine(cluster.address, checkpoint_seconds=0.1).run(pending(jobs, store), str(tmp_path), heard.append)
     assert list(tmp_path.glob(".sweep-*")) == [], "its successor did"
-    assert done.isdisjoint(event.run for event in last.heard)
+    assert done.isdisjoint(event.run for event in heard)
     assert {run: (store.folder(run).path / "status.json").stat().st_mtime_ns for run in done} == times
     assert results(store, jobs) == some(expected, jobs)
 

@@ -47,7 +47,7 @@ def killed_at_random(config: RunConfig, store: Path, kills: int, seed: int) -> i
 
 
 def test_killed_at_twenty_random_moments_a_run_ends_as_if_it_never_was(tmp_path: Path) -> None:
-    config = tiny("ar", "mamba", steps=400)
+    config = tiny("ar", "mamba", steps=300, every=50)
     whole = train(config, tmp_path / "whole")
     kills = killed_at_random(config, tmp_path / "killed", 20, seed=0)
     assert kills == 20
@@ -56,7 +56,7 @@ def test_killed_at_twenty_random_moments_a_run_ends_as_if_it_never_was(tmp_path:
     assert len(published(whole)) == 4
     assert left_over(killed) == []
     history = me.Store(tmp_path / "killed").history()
-    assert history["step"].tolist() == [*range(7, 400, 7), 400]
+    assert history["step"].tolist() == [*range(50, 301, 50)]
 
 
 def counting_writes(patch: pytest.MonkeyPatch, config: RunConfig, store: Path, die_at: int, late: bool) -> int:
@@ -87,15 +87,15 @@ def test_killed_in_every_single_write_a_run_ends_as_if_it_never_was(
     writes = counting_writes(monkeypatch, config, tmp_path / "whole", die_at=-1, late=False)
     whole = published(me.Store(tmp_path / "whole").folder(config.id))
     assert writes == 3 + 4 * 3 + 5  # to begin; a checkpoint and a status a step; weights, tables and status at the end
-    for die_at in range(writes):
-        for late in (False, True):
-            store = tmp_path / f"{die_at}-{late}"
-            died = outcome(in_child(lambda: counting_writes(monkeypatch, config, store, die_at, late)))  # noqa: B023
-            assert died == -signal.SIGKILL
-            folder = train(config, store)
-            assert published(folder) == whole
-            assert left_over(folder) == []
-            assert not folder.checkpoints.exists()
+    moments = [*((write, False) for write in range(writes)), (writes - 1, True)]  # before each, and after the last
+    for die_at, late in moments:
+        store = tmp_path / f"{die_at}-{late}"
+        died = outcome(in_child(lambda: counting_writes(monkeypatch, config, store, die_at, late)))  # noqa: B023
+        assert died == -signal.SIGKILL
+        folder = train(config, store)
+        assert published(folder) == whole
+        assert left_over(folder) == []
+        assert not folder.checkpoints.exists()
 
 
 def test_torchs_own_random_numbers_are_left_as_they_were(tmp_path: Path) -> None:
