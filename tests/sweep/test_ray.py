@@ -26,10 +26,10 @@ pytest.importorskip("ray", reason="Ray is not installed; pip install 'mecheval[r
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves the log files of its processes open
 
-LONG = [Job(tiny(steps=800, every=100, seed=seed)) for seed in range(2)]
+LONG = [Job(tiny(steps=600, every=100, seed=seed)) for seed in range(2)]
 """Long enough to be killed in the middle."""
-SHORT = [Job(tiny(steps=100, every=50, lr=lr, seed=seed)) for lr in (1e-3, 3e-3) for seed in range(2)]
-JOBS = [*LONG, *SHORT]
+SHORT = [Job(tiny(steps=40, every=20, lr=lr, seed=seed)) for lr in (1e-3, 3e-3) for seed in range(2)]
+JOBS = [*LONG, *SHORT[:2]]
 DRIVER = """
 import json, sys
 from mecheval.store import Store
@@ -166,10 +166,10 @@ class Driver:
 
 
 def test_a_driver_that_is_stopped_or_killed_goes_on_where_it_was(
-    tmp_path: Path, cluster: Any, second: Any, expected: dict[str, dict[str, bytes]]
+    tmp_path: Path, cluster: Any, expected: dict[str, dict[str, bytes]]
 ) -> None:
-    tmp_path /= "store"
-    long, jobs, store = LONG[0].run, [LONG[0], *SHORT[:3]], Store(tmp_path)
+    tmp_path /= "store"  # on one core, the short run comes first and is done when the long one begins
+    long, jobs, store = LONG[0].run, [SHORT[0], LONG[0], SHORT[1]], Store(tmp_path)
     stopped = Driver(cluster, tmp_path, jobs, checkpoint_seconds=1000)
     stopped.listen(lambda heard: heard[-1].run == long and heard[-1].step > 0)
     stopped.process.terminate()
@@ -180,13 +180,13 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_where_it_was(
     assert not any(store.folder(run).is_held() for run in store.ids())
 
     killed = Driver(cluster, tmp_path, jobs, checkpoint_seconds=0.1)
-    killed.listen(lambda heard: {long, "end"} <= {word for event in heard for word in (event.run, event.kind)})
+    killed.listen(lambda heard: heard[-1].run == long and heard[-1].step > saved["step"])
     killed.process.kill()
     assert killed.finish() == -signal.SIGKILL
     assert next(event.step for event in killed.heard if event.run == long) == saved["step"]
     done = stopped.ended() | killed.ended()
     times = {run: (store.folder(run).path / "status.json").stat().st_mtime_ns for run in done}
-    assert 0 < len(done) < len(jobs)
+    assert done == {SHORT[0].run}
     assert len(list(tmp_path.glob(".sweep-*"))) == 1, "the killed one could not remove its file"
 
     heard: list[Event] = []
@@ -201,7 +201,7 @@ def test_a_store_behind_a_url_and_a_run_that_fails(
     tmp_path: Path, cluster: Any, second: Any, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    url, jobs, bad = f"file://{tmp_path}/far", SHORT[:3], Job(SHORT[3].config, splits=("nonsense",))
+    url, jobs, bad = f"file://{tmp_path}/far", SHORT[:2], Job(SHORT[2].config, splits=("nonsense",))
     heard: list[Event] = []
     readable: set[str] = set()
 
