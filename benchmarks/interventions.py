@@ -63,7 +63,7 @@ def pyvene_restored(
     lm: me.LM, clean: me.Batch, corrupted: me.Batch, sites: Sequence[str], roles: Sequence[str], *, narrow: bool = False
 ) -> Tensor:
     """Restored likelihoods (sites, roles, n), with a pyvene call for each site and role."""
-    import pyvene  # type: ignore[import-untyped]
+    import pyvene
 
     model = Hooked(lm, clean.predict_at[:, 0], narrow)
     base, source = {"input_ids": corrupted.tokens}, {"input_ids": clean.tokens}

@@ -4,19 +4,19 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 import mecheval.cli.compare  # noqa: F401 (adds its command)
 from commands import Command
 from mecheval import studies
 from mecheval.store import Store
-from mecheval.studies import Study
+from mecheval.studies import Study, StudyTable
 from mecheval.sweep import Point
 
-RESULTS = studies.results
+TABLE = studies.study_table
 
 
 @pytest.fixture
@@ -29,16 +29,17 @@ def store(tmp_path: Path) -> list[str]:
 def trained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run is done, recalls well, and is restored at the value; seed 1 is not as good."""
 
-    def results(study: Study, points: Sequence[Point], store: Store) -> pd.DataFrame:
-        frame = RESULTS(study, points, store).assign(status="done")
+    def study_table(study: Study, points: Sequence[Point], store: Store) -> StudyTable:
+        table = TABLE(study, points, store)
+        frame = table.frame.assign(status="done")
         for name in frame.select_dtypes("number").columns.difference(["mixer", "d_model", "lr", "seed", "d_conv"]):
             frame[name] = 0.1
         good = [name for name in ("dev_accuracy", "test_accuracy", "original", "restored_value") if name in frame]
         frame[good] = 0.9
         frame.loc[frame["seed"] == 1, good] = 0.8
-        return frame
+        return replace(table, frame=frame)
 
-    monkeypatch.setattr(studies, "results", results)
+    monkeypatch.setattr(studies, "study_table", study_table)
 
 
 def test_an_empty_store(command: Command, store: list[str]) -> None:
@@ -91,7 +92,7 @@ def test_one_table(command: Command, store: list[str], trained: None) -> None:
 
 def test_all_studies(command: Command, store: list[str]) -> None:
     found = json.loads(command.prints("compare", "all", "--json", "--table", "claims", *store))
-    assert [each["study"] for each in found] == list(studies.STUDIES)
+    assert [each["study"] for each in found] == studies.PAPER
     claims = [claim for each in found for claim in each["claims"]]
     assert len(claims) == 24
     assert {claim["outcome"] for claim in claims} == {"not tested"}

@@ -57,10 +57,11 @@ def test_a_place_where_no_report_can_be_is_told_before_anything_is_trained(comma
     assert not (tmp_path / "store").exists()
 
 
-def test_the_quickstart_is_a_part_of_study_ar() -> None:
-    points = scales.quick()
+def test_the_quickstart_is_study_ar_with_fewer_values() -> None:
+    points, known = scales.quick(), {point.config.id for point in get_study("ar").points("laptop")}
     assert [point.axes["mixer"] for point in points] == list(scales.MIXERS)
-    assert {point.config.id for point in points} <= {point.config.id for point in get_study("ar").points("laptop")}
+    assert {point.config.id for point in scales.quick({"values": 32, "interchange_every": 50})} <= known
+    assert points == get_study("quickstart").points("laptop") == get_study("quickstart").points("paper")
 
 
 def test_the_longest_runs_begin_first(tmp_path: Path) -> None:

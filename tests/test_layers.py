@@ -11,6 +11,7 @@ import mecheval
 
 ROOMS = [
     "errors",
+    "lazy",
     "digests",
     "plain",
     "memory",
@@ -30,8 +31,8 @@ ROOMS = [
     "store",
     "training",
     "sweep",
-    "figures",
     "studies",
+    "figures",
     "paper",
     "report",
     "evaluation",

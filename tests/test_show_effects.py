@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import re
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 from rich.console import Console, RenderableType
 

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mecheval.lazy import lazily
+
 if TYPE_CHECKING:
     from mecheval.config import RunConfig, run_config
     from mecheval.evaluation import evaluate
@@ -28,9 +30,10 @@ _ROOMS = {
 """Imported when first used, so that listing and sampling tasks does not wait for torch, nor the help for anything."""
 
 
+_get = lazily(__name__, _ROOMS)
+
+
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return getattr(import_module(f"mecheval.{_ROOMS[name]}"), name)
     if name in ("errors", "store", "tasks", "types"):  # `mecheval.errors.UserError` needs no import of its own
         return import_module(f"mecheval.{name}")
-    raise AttributeError(f"module 'mecheval' has no attribute {name!r}")
+    return _get(name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Generic, Protocol, TypeVar
 
@@ -30,19 +31,22 @@ class Registry(Generic[T]):
         [project.entry-points."mecheval.mixers"]
         retnet = "their_package:RetNet"
 
-    An entry point is loaded only when its name is asked for, so a broken plug-in harms no one else.
+    An entry point is loaded only when its name is asked for, so a broken plug-in harms no one else. So are those of
+    `built_in`, name -> "module:attribute", which may be slow to import.
     """
 
-    def __init__(self, kind: str, group: str, elsewhere: Elsewhere[T] | None = None) -> None:
-        self.kind, self.group, self._elsewhere = kind, group, elsewhere
+    def __init__(
+        self, kind: str, group: str, elsewhere: Elsewhere[T] | None = None, built_in: Mapping[str, str] = {}
+    ) -> None:
+        self.kind, self.group, self._elsewhere, self._built_in = kind, group, elsewhere, built_in
         self._classes: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
         """Class decorator: `@TASKS.register("ar")`."""
 
         def add(cls: T) -> T:
-            if name in self._classes and self._classes[name] is not cls:
-                raise UserError(f"{self.kind} {name!r} is already registered by {self._classes[name]!r}.")
+            if name in self._built_in or (name in self._classes and self._classes[name] is not cls):
+                raise UserError(f"{self.kind} {name!r} is already registered by {self.get(name)!r}.")
             self._classes[name] = cls
             return cls
 
@@ -55,7 +59,9 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         """All names, built in, from entry points and from elsewhere, sorted."""
         others = [] if self._elsewhere is None else self._elsewhere.names()
-        return sorted({*self._classes, *(point.name for point in entry_points(group=self.group)), *others})
+        return sorted(
+            {*self._built_in, *self._classes, *(point.name for point in entry_points(group=self.group)), *others}
+        )
 
     def loadable(self) -> tuple[dict[str, T], list[UserError]]:
         """Everything that loads, by name, and what is wrong with the rest."""
@@ -69,6 +75,9 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The class called `name`; an unknown name is an error that lists the choices."""
+        if name not in self._classes and name in self._built_in:
+            module, _, attribute = self._built_in[name].partition(":")
+            self._classes[name] = getattr(import_module(module), attribute)
         if name not in self._classes:
             for point in entry_points(group=self.group, name=name):
                 try:

@@ -15,7 +15,7 @@ from mecheval.paper.numbers import PUBLISHED
 from mecheval.paper.thresholds import LEARNT, TOLERANCE
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 STYLES = {"reproduced": "green", "contradicted": "bold red", "not tested": "yellow"}
 SIDES = {"ours": "bold", "paper": "dim", "diff": ""}

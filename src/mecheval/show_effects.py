@@ -19,7 +19,7 @@ from mecheval.intervene.explain import Answers, Explanation
 from mecheval.types import SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 ENDS = ("input", "output")
 PARTS = (*ENDS, "mixer.input", "mixer.output", "mlp.input", "mlp.output")

@@ -17,7 +17,7 @@ from rich.text import Text
 from mecheval.store.bounds import name_of
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 STYLES = {"running": "cyan", "interrupted": "yellow", "done": "green", "diverged": "magenta", "failed": "bold red"}
 MISSING = "–"

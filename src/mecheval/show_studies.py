@@ -12,7 +12,7 @@ from mecheval.studies import Study
 from mecheval.training.progress import duration
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 MISSING = "–"
 SHOWN = {

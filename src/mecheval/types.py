@@ -27,6 +27,13 @@ key: the item in the body that the query repeats; value: the answer in the body;
 the value's pair (ATR: after the value), which is the divider when nothing follows; query: after the divider.
 """
 
+LAST = "last"
+"""The state of a run that is reported, as in the paper: its last weights. The other one is `best`, by dev."""
+STATES = (LAST, "best")
+
+Positions = Literal["none", "learned", "rotary"]
+"""Kinds of position embeddings."""
+
 CARRIERS = ("key", "value", "next_key", "query")
 """Roles at which an association can be on its way from the key to the answer."""
 SHORT_CONVOLUTIONS = ("conv", "q_conv", "k_conv", "v_conv", "shift")

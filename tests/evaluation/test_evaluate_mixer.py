@@ -116,7 +116,7 @@ def test_settings_hold_for_those_it_is_compared_with() -> None:
     plan = make_plan(Good, name, "ar", "laptop", {"steps": 7, "width": 2}, 1, (), True)
     assert {point.config.data.steps for point in (*plan.own, *plan.others)} == {7}
     plain = make_plan(Good, name, "ar", "laptop", {}, 1, (), True)
-    assert [p.config for p in plain.others] == [p.config for p in scales.preferred("ar", "laptop")], "the studies' runs"
+    assert [p.config for p in plain.others] == [p.config for p in scales.quick()], "the quickstart's runs"
 
 
 class Greedy(nn.Module):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
 from mecheval.errors import UserError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.mixers import MIXERS, build_mixer
-from mecheval.mixers.base_conv import LONG
+from mecheval.mixers.options import LONG
 from mecheval.ops import dispatch
 from ops.agreement import rounding
 

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 
 from mecheval.config import run_config
 from mecheval.paper import Setting, settings_of

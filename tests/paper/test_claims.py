@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
 from mecheval.paper import judge_claims

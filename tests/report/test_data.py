@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
 from mecheval.config import RunConfig
@@ -69,8 +69,8 @@ def test_a_damaged_file_is_named_and_the_others_are_shown(tmp_path: Path) -> Non
 def test_studies_have_the_seeds_that_are_there(taken: Snapshot) -> None:
     [found] = found_studies(taken, "laptop")  # the run that ar_mamba_inside has is one of ar's
     assert (found.study.name, found.seeds) == ("ar", [0, 1])
-    assert len(found.every) == 2 * 28
-    assert found.every["status"].value_counts().to_dict() == {"missing": 48, "done": 8}
+    assert len(found.table.frame) == 2 * 28
+    assert found.table.frame["status"].value_counts().to_dict() == {"missing": 48, "done": 8}
 
 
 def test_a_seed_far_away_is_found_and_no_other(tmp_path: Path) -> None:

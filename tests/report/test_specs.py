@@ -5,7 +5,7 @@ import re
 from functools import cache
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
 from mecheval.figures import accuracy, curves, depth, holdout, panels, style

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec  # type: ignore[import-untyped]
+import fsspec
 import pytest
 import torch
-from fsspec.registry import known_implementations  # type: ignore[import-untyped]
+from fsspec.registry import known_implementations
 
 from mecheval.errors import UserError
 from mecheval.store import RunFolder, Store, StoreError

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
 from mecheval.store import Store, StoreWarning, tables

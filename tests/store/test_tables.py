@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
 from mecheval.store.schema import EFFECTS, HISTORY, RUNS, TABLES, Table

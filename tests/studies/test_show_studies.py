@@ -4,7 +4,7 @@ import io
 import math
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 from rich.console import Console
 
 from mecheval.show_studies import Listed, result_table, study_table

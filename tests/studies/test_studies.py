@@ -8,8 +8,9 @@ import pytest
 
 import mecheval.studies
 from mecheval.errors import UserError
+from mecheval.figures import study_charts
 from mecheval.store import Store
-from mecheval.studies import SCALES, STUDIES, charts, get_study, results, study_points
+from mecheval.studies import PAPER, SCALES, STUDIES, get_study, study_points, study_table
 from mecheval.studies.scales import MIXERS
 
 NAMES = [
@@ -25,8 +26,9 @@ PAPER_RUNS = {
 
 
 def test_every_study_of_the_paper_is_there() -> None:
-    assert list(STUDIES) == NAMES
-    assert [study.figure for study in STUDIES.values()] == FIGURES
+    assert list(STUDIES) == [*NAMES, "quickstart"]
+    assert PAPER == NAMES
+    assert [STUDIES[name].figure for name in PAPER] == FIGURES
     with pytest.raises(UserError, match=r"unknown study 'arr'.*ar"):
         get_study("arr")
 
@@ -143,6 +145,7 @@ def test_the_example_of_a_new_study_works(tmp_path: Path) -> None:
     for scale in SCALES:
         points = study_points(study, scale)
         assert {point.axes["num_heads"] for point in points} == {1, 2, 4}
-        frame = results(study, points, store)
-        assert list(charts(study, frame, store, scale)) == [f"heads-{scale}"]
-        assert frame["at_value"].isna().all()
+        table = study_table(study, points, store)
+        assert list(study_charts(table, store, scale)) == [f"heads-{scale}"]
+        assert table.frame["at_value"].isna().all()
+        assert table.titles["at_value"] == "share at value"

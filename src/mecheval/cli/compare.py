@@ -14,7 +14,7 @@ from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     from mecheval.paper import Comparison, Judged, Setting
     from mecheval.store import Store
@@ -49,16 +49,16 @@ def compare(
     with aside.status("loading"):
         from mecheval.store.mirror import open_store
         from mecheval.store.snapshot import snapshot_of
-        from mecheval.studies import STUDIES, study_points
+        from mecheval.studies import PAPER, STUDIES, study_points
 
-    if study not in (*STUDIES, ALL):
-        raise UnknownName("study", study, (*STUDIES, ALL))
+    if study not in (*PAPER, ALL):
+        raise UnknownName("study", study, (*PAPER, ALL))
     if table not in (None, *TABLES):
         raise UnknownName("table", str(table), TABLES)
     if csv and as_json:
         raise UserError("choose one of --csv and --json.")
     with aside.status("reading"):
-        names = list(STUDIES) if study == ALL else [study]
+        names = PAPER if study == ALL else [study]
         grids = {name: study_points(STUDIES[name], scale, seeds) for name in names}
         asked = {point.config.id for points in grids.values() for point in points}
         opened = snapshot_of(open_store(store), "effects", "verdicts", among=asked)
@@ -74,10 +74,10 @@ def compare(
 
 def _compare(study: Study, scale: str, points: list[Point], store: Store) -> Compared:
     from mecheval.paper import compare, judge_claims, settings_of
-    from mecheval.studies import chosen, results
+    from mecheval.studies import study_table
 
-    runs = results(study, points, store)
-    frame, settings = chosen(study, runs), settings_of(point.config for point in points)
+    table = study_table(study, points, store)
+    runs, frame, settings = table.frame, table.best().frame, settings_of(point.config for point in points)
     judged = judge_claims({study.name: frame}, scale, {study.name: settings})
     return Compared(study, runs, settings, compare(study.name, frame, scale), judged)
 

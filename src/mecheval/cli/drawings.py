@@ -127,7 +127,7 @@ def draw_study(
     from mecheval import figures
     from mecheval.store.mirror import open_store
     from mecheval.store.snapshot import snapshot_of
-    from mecheval.studies import charts, get_study, results, study_points
+    from mecheval.studies import get_study, study_points, study_table
 
     study = get_study(name)
     wanted = f"{name}-{scale}-curves" if curves else f"{name}-{scale}"
@@ -137,7 +137,7 @@ def draw_study(
         points = study_points(study, scale, seeds)
         asked = {point.config.id for point in points}
         opened = snapshot_of(open_store(store), "history", "effects", "verdicts", among=asked)
-        drawn = charts(study, results(study, points, opened), opened, scale)
+        drawn = figures.study_charts(study_table(study, points, opened), opened, scale)
     if wanted not in drawn:
         raise UserError(f"the store has no learning curves of {name}; `mecheval study {name}` makes them.")
     _write(drawn[wanted], path)

@@ -37,19 +37,19 @@ def quickstart(
         from mecheval.show_effects import rows_data
         from mecheval.show_studies import mechanism_table
         from mecheval.store import Store
-        from mecheval.studies import chosen, get_study, restoring, results
+        from mecheval.studies import get_study, restoring, study_table
         from mecheval.studies.scales import quick
         from mecheval.sweep import Job, LocalEngine, sweep
         from mecheval.sweep.board import board
         from mecheval.training.progress import duration
 
         check_page(report)
-        study, opened, points, began = get_study("ar"), Store(store), quick(), time.monotonic()
+        study, opened, points, began = get_study("quickstart"), Store(store), quick(), time.monotonic()
     with stoppable():
         jobs = [Job(point.config, study.splits) for point in points]
         swept = sweep(jobs, opened, LocalEngine(workers), board(aside, "quickstart"))
     tell_failures(swept.failures)
-    frame = chosen(study, results(study, points, opened))
+    frame = study_table(study, points, opened).best().frame
     restored = restoring(opened, list(frame["run"]))
     if as_json:
         print_json(rows_data(frame.join(restored, on="run")))

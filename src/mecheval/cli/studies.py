@@ -101,14 +101,14 @@ def study(
     with aside.status("loading"):
         from mecheval.store.guard import refuse_links
         from mecheval.store.mirror import is_url, open_store
-        from mecheval.studies import STUDIES, get_study, study_points
+        from mecheval.studies import PAPER, STUDIES, get_study, study_points
         from mecheval.sweep import Job, sweep
         from mecheval.sweep.board import board
         from mecheval.sweep.writable import check_writable
 
         names = [word for word in words if "=" not in word]
         wanted = _wanted([*(only or []), *(word for word in words if "=" in word)])
-        studies = list(STUDIES.values()) if ALL in names else [get_study(name) for name in names]
+        studies = [STUDIES[name] for name in PAPER] if ALL in names else [get_study(name) for name in names]
         if not studies:
             raise UserError(f"name a study. Choices: {', '.join([*STUDIES, ALL])}.")
         rates = rates_of(lr)
@@ -183,17 +183,17 @@ def _show(
     study: Study, points: Sequence[Point], store: Store, folder: Path, scale: str, took: float, as_json: bool
 ) -> list[dict[str, Any]]:
     """Draw a study's figures, and print its table or give it as plain data."""
-    from mecheval.figures import save
+    from mecheval.figures import save, study_charts
     from mecheval.show_studies import result_table
     from mecheval.store import writing
-    from mecheval.studies import charts, chosen, results
+    from mecheval.studies import study_table
     from mecheval.training.progress import duration
 
-    every = results(study, points, store)
-    frame = chosen(study, every)
+    table = study_table(study, points, store)
+    frame = table.best().frame
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for name, chart in charts(study, every, store, scale).items():
+    for name, chart in study_charts(table, store, scale).items():
         for suffix in ("svg", "png", "json"):
             save(chart, folder / f"{name}.{suffix}")
     if as_json:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mecheval.config.run import RunConfig, names
 from mecheval.errors import UnknownName, UserError
-from mecheval.mixers import MIXERS
+from mecheval.mixers import options_of
 from mecheval.tasks import TASKS
 
 Nested = dict[str, Any]
@@ -76,7 +76,7 @@ def place(name: str, task: str, mixer: str) -> list[str]:
     fields: dict[str, set[str]] = {part: set(section.model_fields) for part, section in RunConfig.sections.items()}
     fields["data"] |= {"epochs"}
     fields["task"] = set(TASKS.get(task).Options.model_fields)
-    fields["mixer"] = set(getattr(getattr(MIXERS.get(mixer), "Options", None), "model_fields", {}))
+    fields["mixer"] = set(declared.model_fields if (declared := options_of(mixer)) else ())
     parts = [part for part, known in fields.items() if name in known]
     if len(parts) > 1:
         raise UserError(f"option {name!r} could be {' or '.join(f'{part}.{name}' for part in parts)}: say which.")

@@ -8,18 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError, parse_options, shown
 from mecheval.memory import check_fits
-from mecheval.mixers import MIXERS, check_options
-from mecheval.model import LM
-from mecheval.model.lm import Positions
+from mecheval.mixers import MIXERS, check_options, options_of, usual_positions
 from mecheval.plain import dump_yaml, load_yaml
 from mecheval.tasks import TASKS, Task, build_task
+from mecheval.types import Positions
+
+if TYPE_CHECKING:  # slow to import
+    from mecheval.model import LM
 
 MOST = 10**12
 """Upper bound of counts that only grow with patience, such as steps: more than any machine will ever do."""
@@ -187,6 +189,8 @@ class RunConfig:
 
     def build_lm(self, task: Task | None = None) -> LM:
         """The model with its initial weights, on the CPU, in float32."""
+        from mecheval.model import LM
+
         task = task or self.build_task()
         model = self.model
         self._check_size(task)
@@ -265,7 +269,8 @@ def _mixer(given: Any, model: Model, longest: int) -> Named:
     Filters made for a fixed length reach over the task's longest document unless the config says otherwise.
     """
     named = _named("mixer", given)
-    known = getattr(getattr(MIXERS.get(named.name), "Options", None), "model_fields", {})
+    declared = options_of(named.name)
+    known = {} if declared is None else declared.model_fields
     fitting = {"l_max": max(known["l_max"].default, longest)} if "l_max" in known else {}
     if model.positions == "rotary" and "rotary" in known:
         fitting["rotary"] = True
@@ -274,7 +279,7 @@ def _mixer(given: Any, model: Model, longest: int) -> Named:
 
 def _usual(mixer: Any) -> str:
     """The position embeddings that a mixer is used with."""
-    return str(getattr(MIXERS.get(_named("mixer", mixer).name), "positions", "none"))
+    return usual_positions(_named("mixer", mixer).name)
 
 
 def _seed(given: Any) -> int:

@@ -13,7 +13,7 @@ from torch import nn
 from mecheval.config.presets import place
 from mecheval.errors import UnknownName, UserError
 from mecheval.studies import SCALES, Study, get_study, with_seed
-from mecheval.studies.scales import BASE, RATES, one_width, preferred, runs
+from mecheval.studies.scales import BASE, QUICK, RATES, one_width, preferred, runs
 from mecheval.sweep import Job, Point
 
 FIXED = {
@@ -64,8 +64,9 @@ def make_plan(
     inside, settings = split_options(cls, name, task, options)
     given = {**{f"mixer.{option}": value for option, value in inside.items()}, **settings}
     rates = tuple(rates) or RATES[task, scale]
-    own = runs(task, scale, given, mixer=(name,), **one_width(task, scale), lr=rates)
-    others = preferred(task, scale, settings) if compare else []
+    base = QUICK if (task, scale) == ("ar", "laptop") else {}  # so that the quickstart's runs are the comparison
+    own = runs(task, scale, {**base, **given}, mixer=(name,), **one_width(task, scale), lr=rates)
+    others = preferred(task, scale, {**base, **settings}) if compare else []
     return Plan(name, get_study(task), scale, _seeded(own, seeds), _seeded(others, seeds))
 
 

@@ -20,14 +20,14 @@ from mecheval.mixers import MIXERS, own
 from mecheval.mixers.sourcecode import file_of, line_in, said
 from mecheval.report import check_page, write_report
 from mecheval.store import DEFAULT_STORE, Store
-from mecheval.studies import chosen, results
+from mecheval.studies import study_table
 from mecheval.sweep import Engine, HereEngine, LocalEngine, Stopped, sweep
 from mecheval.sweep.board import board
 from mecheval.training.loop import alone
 from mecheval.training.probe import documents, load_run
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 DOCUMENTS = 4
 """For the check that interventions work at all."""
@@ -94,7 +94,7 @@ def train(plan: Plan, store: Store, engines: Sequence[Engine], console: Console)
 
 def collect(plan: Plan, store: Store, warnings: Sequence[str], report: str | Path | None) -> Evaluation:
     """The table from the store; the verdict from the chosen runs of the own mixer, at its largest width."""
-    frame = chosen(plan.study, results(plan.study, [*plan.own, *plan.others], store))
+    frame = study_table(plan.study, [*plan.own, *plan.others], store).best().frame
     mine = frame[(frame["mixer"] == plan.name) & (frame["status"] == "done")]
     mine = mine[mine["d_model"] == mine["d_model"].max()]
     effects = {row["seed"]: _effects(store, row["run"]) for row in mine.to_dict("records")}

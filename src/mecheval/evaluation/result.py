@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.intervene import Verdict
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 ROLES = ("key", "value", "query")
 COLUMNS = ("mixer", "d", "accuracy", "likelihood", *(f"restored_{role}" for role in ROLES), "verdict", "agreement")
@@ -57,7 +57,7 @@ class Evaluation:
 
 
 def summarised(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `studies.chosen` as rows of the table: one for each mixer and width, over seeds the means."""
+    """Rows of a study's best runs as rows of the table: one for each mixer and width, over seeds the means."""
     import pandas as pd
 
     rows = []

@@ -21,7 +21,7 @@ from mecheval.mixers.sourcecode import said
 from mecheval.model import LM
 from mecheval.report import check_page
 from mecheval.store import DEFAULT_STORE, Store
-from mecheval.studies import STUDIES, results
+from mecheval.studies import STUDIES, best_rows, study_table
 from mecheval.studies.scales import MIXERS
 from mecheval.sweep import Point
 from mecheval.sweep.sweeping import rows_of
@@ -29,7 +29,7 @@ from mecheval.tasks import Task, build_task
 from mecheval.types import Batch
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 FEW, SLICE = 5, 64
 """Documents of the checks, and of one pass."""
@@ -171,8 +171,7 @@ def _with_others(row: dict[str, Any], task: Task, store: Store | None) -> pd.Dat
     if store is None or not points:
         return own
     study = STUDIES["ar"]  # whose readings are those of the table
-    frame = results(study, points, store).sort_values(["dev_accuracy", "dev_likelihood"], ascending=False)
-    best = frame.groupby("mixer").head(1).sort_values("mixer")
+    best = best_rows(study_table(study, points, store).frame, ["mixer"]).sort_values("mixer")
     return pd.concat([own, summarised(best)], ignore_index=True)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mecheval.figures.axes import named, ordered, plain, say
 from mecheval.figures.cells import Cell, cells, notes
 from mecheval.figures.matrix import GAP, NAME, beside_each_other, described, heading, panels, row_axis, texts, tooltips
 from mecheval.figures.style import GREY, chart_of, finish, shades
+from mecheval.studies.axes import named, ordered, plain, say
 
 if TYPE_CHECKING:  # both are slow to import
     import altair as alt
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     from altair.typing import ChartType
 
 ACCURACY = {"test_accuracy": "test accuracy"}

@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.figures.axes import named, ordered, plain, say
 from mecheval.figures.style import MISSING
+from mecheval.studies.axes import named, ordered, plain, say
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 APART = 0.1
 """Seeds whose numbers differ by more than this are marked: their mean stands for none of them."""

@@ -12,7 +12,7 @@ from mecheval.figures.style import MISSING, RAMP, WHITE_FROM, fill, ink
 
 if TYPE_CHECKING:  # both are slow to import
     import altair as alt
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 __all__ = ["MISSING", "RAMP", "WHITE_FROM", "arranged", "heatmap", "label", "quantity", "split_site"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from mecheval.figures.axes import ordered, plain, say
 from mecheval.figures.bars import ACCURACY, MEASURE, RANGES, bar_panels, panel_width
 from mecheval.figures.cells import UNLEARNT, Cell, cells, notes
 from mecheval.figures.matrix import GAP, column_width, described, grid
 from mecheval.figures.style import finish
+from mecheval.studies.axes import ordered, plain, say
 
 if TYPE_CHECKING:  # both are slow to import
     import altair as alt
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 LEARNT = 0.01
 """Likelihood of the answer above which there is something to attribute, as in the paper."""

@@ -7,14 +7,14 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.figures.axes import NAMES, named, option_axes, ordered, plain, say
 from mecheval.figures.cells import number, percent
 from mecheval.figures.matrix import GAP, beside_each_other, heading
 from mecheval.figures.style import DASHES, RAMP, chart_of, finish, mixer_marks
+from mecheval.studies.axes import NAMES, named, option_axes, ordered, plain, say
 
 if TYPE_CHECKING:  # both are slow to import
     import altair as alt
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 DOWN = ("task", "positions", "n_layers")
 """Those of these axes that vary, and options, have a line of panels for each combination of their values."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mecheval.figures.axes import NAMES, named, option_axes
 from mecheval.figures.cells import DETAILS, Cell, cells, extremes, notes
 from mecheval.figures.style import FAINT, GREY, LETTER, chart_of, fill, finish, ink, wrapped
+from mecheval.studies.axes import NAMES, named, option_axes
 
 if TYPE_CHECKING:  # both are slow to import
     import altair as alt
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 QUANTITIES = {
     "original": "original", "corrupted": "corrupted",

@@ -16,7 +16,7 @@ from mecheval.store.snapshot import snapshot_of
 from mecheval.types import CARRIERS, SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     from mecheval.store import Store
 

@@ -21,7 +21,7 @@ from mecheval.figures.ways import ASSOCIATES, BOTH, POSITIONS, RETRIEVES, Arrow,
 
 if TYPE_CHECKING:  # both are slow to import
     import altair as alt
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 SHARES = ("share_key", "share_value", "share_next_key", "share_query", "conv_value", "conv_next_key")
 """Restored shares. The first four: at the input of the layer that retrieves, or of layer 1 if that is layer 0; the

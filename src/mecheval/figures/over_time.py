@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.figures.axes import plain, say
 from mecheval.figures.canvas import cut
 from mecheval.figures.heatmap import split_site
 from mecheval.figures.learning import THOUSANDS, thinned
 from mecheval.figures.matrix import GAP, beside_each_other
 from mecheval.figures.style import GREY, chart_of, finish
 from mecheval.intervene.mechanism import depths_of
+from mecheval.studies.axes import plain, say
 from mecheval.types import CARRIERS
 
 if TYPE_CHECKING:  # both are slow to import
     import altair as alt
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 MARKS = {
     "key": ("#e69f00", (6, 2)), "value": ("#d55e00", (1, 0)), "next_key": ("#009e73", (2, 2)),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mecheval.figures.axes import named
 from mecheval.figures.cells import Cell, cells, percent
 from mecheval.figures.matrix import GAP, beside_each_other, heading, texts
 from mecheval.figures.style import GREY, chart_of, finish, mixer_marks
+from mecheval.studies.axes import named
 
 if TYPE_CHECKING:  # both are slow to import
     import altair as alt
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 PAIRS = {
     "accuracy": ("dev_accuracy", "test_accuracy"),

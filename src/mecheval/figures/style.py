@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mecheval.studies.axes import MISSING as MISSING
+
 if TYPE_CHECKING:  # slow to import
     import altair as alt
 
@@ -20,7 +22,6 @@ WHITE_FROM = 6
 """Step of the ramp from which text on it is white, before it black: contrast is at least 4.5 everywhere."""
 GREY, FAINT = "#5c6670", "#dde2e7"
 """Text that is not the point, with a contrast above 4.5 on white; and lines that are not."""
-MISSING = "–"
 
 HUES = {
     "mamba": "#d55e00", "hyena": "#cc79a7", "h3": "#e69f00", "delta_net": "#009e73", "based": "#0072b2",

@@ -1,12 +1,26 @@
 """Interventions on a model's activations, and what they say about its mechanism."""
 
-from mecheval.intervene.edits import Intervention, Mean, Noise, Take, Zero, capture, patch
-from mecheval.intervene.effects import ablate, default_sites, interchange
-from mecheval.intervene.evidence import Verdict, verdict
-from mecheval.intervene.mechanism import Depths, Rule
-from mecheval.intervene.roles import ALL_ROLES
+from typing import TYPE_CHECKING
+
+from mecheval.lazy import lazily
+
+if TYPE_CHECKING:
+    from mecheval.intervene.edits import Intervention, Mean, Noise, Take, Zero, capture, patch
+    from mecheval.intervene.effects import ablate, default_sites, interchange
+    from mecheval.intervene.evidence import Verdict, verdict
+    from mecheval.intervene.mechanism import Depths, Rule
+    from mecheval.intervene.roles import ALL_ROLES
 
 __all__ = [
     "ALL_ROLES", "Depths", "Intervention", "Mean", "Noise", "Rule", "Take", "Verdict", "Zero", "ablate", "capture",
     "default_sites", "interchange", "patch", "verdict",
 ]  # fmt: skip
+
+_NAMES = {
+    "edits": ("Intervention", "Mean", "Noise", "Take", "Zero", "capture", "patch"),
+    "effects": ("ablate", "default_sites", "interchange"),
+    "evidence": ("Verdict", "verdict"),
+    "mechanism": ("Depths", "Rule"),
+    "roles": ("ALL_ROLES",),
+}
+__getattr__ = lazily(__name__, {name: file for file, names in _NAMES.items() for name in names})

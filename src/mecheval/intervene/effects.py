@@ -18,7 +18,7 @@ from mecheval.model import LM
 from mecheval.types import Batch
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 BUDGET_MB = 64
 """Larger stacks are not faster: they leave the cache."""

@@ -16,7 +16,7 @@ from mecheval.intervene.mechanism import STORES, Cell, Depths, Finding, Label, R
 from mecheval.types import CARRIERS
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 INTERVAL = (0.025, 0.975)

@@ -1,15 +1,20 @@
 """Sequence mixers: causal maps (B, L, D) -> (B, L, D), one file each."""
 
-from mecheval.mixers.attention import Attention
-from mecheval.mixers.base import MIXERS, Mixer, MixerOptions, build_mixer, check_options
-from mecheval.mixers.base_conv import BaseConv
-from mecheval.mixers.based import TaylorAttention
-from mecheval.mixers.delta_net import DeltaNet
-from mecheval.mixers.h3 import H3
-from mecheval.mixers.hyena import Hyena
-from mecheval.mixers.mamba import Mamba
+from typing import TYPE_CHECKING
+
+from mecheval.lazy import lazily
+from mecheval.mixers.options import BUILT_IN, MIXERS, MixerOptions, check_options, options_of, usual_positions
+
+if TYPE_CHECKING:
+    from mecheval.mixers.attention import Attention
+    from mecheval.mixers.base import Mixer, build_mixer
+    from mecheval.mixers.delta_net import DeltaNet
 
 __all__ = [
-    "H3", "MIXERS", "Attention", "BaseConv", "DeltaNet", "Hyena", "Mamba", "Mixer", "MixerOptions", "TaylorAttention",
-    "build_mixer", "check_options",
+    "BUILT_IN", "MIXERS", "Attention", "DeltaNet", "Mixer", "MixerOptions", "build_mixer", "check_options",
+    "options_of", "usual_positions",
 ]  # fmt: skip
+
+_FILES = {"Mixer": "base", "build_mixer": "base", "Attention": "attention", "DeltaNet": "delta_net"}
+"""Imported when first used, because they need torch and configs do not."""
+__getattr__ = lazily(__name__, _FILES)

@@ -13,29 +13,20 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.mixers.base import MAX_WIDTH, MIXERS, Mixer, MixerOptions, divides
+from mecheval.mixers.base import Mixer, divides
+from mecheval.mixers.options import AttentionOptions
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
 
-class AttentionOptions(MixerOptions):
-    """Options of attention."""
-
-    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
-    bias: bool = Field(False, description="bias of the q, k, v projection; the output projection always has one")
-    rotary: bool = Field(False, description="rotate q and k by position (beyond the paper)")
-
-
-@MIXERS.register("attention")
 class Attention(Mixer):
     """Multi-head causal attention."""
 
     Options = AttentionOptions
-    positions = "learned"
+    positions = AttentionOptions.positions
 
     def __init__(self, d_model: int, layer: int, options: AttentionOptions) -> None:
         super().__init__()

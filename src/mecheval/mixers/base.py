@@ -1,27 +1,15 @@
-"""What a sequence mixer is, and how one is found by name."""
+"""What a sequence mixer is, and how one is built."""
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from mecheval.errors import UnknownName, UserError, parse_options
-from mecheval.mixers.own import OwnMixers
-from mecheval.registry import Registry
-
-MAX_WIDTH, MAX_LENGTH = 1 << 17, 1 << 24
-"""Upper bounds of options that count channels or heads, and tokens of a document: far above any honest model."""
-
-
-class MixerOptions(BaseModel):
-    """Closed and frozen; named as in the upstream layer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+from mecheval.errors import UserError, parse_options
+from mecheval.mixers.options import MIXERS, MixerOptions, check_arguments
 
 
 class Mixer(nn.Module, ABC):
@@ -47,15 +35,6 @@ class Mixer(nn.Module, ABC):
         """Numbers that generation must carry from one token to the next, after `length` tokens of one document."""
 
 
-MIXERS: Registry[Callable[..., nn.Module]] = Registry("mixer", "mecheval.mixers", OwnMixers())
-"""A registered mixer is a `Mixer` class, or a function or module class called as f(d_model=..., **options).
-
-Beside those of this package and of entry points there are the user's own, from files that MECHEVAL_MIXERS names.
-
-One with `Options` gets them parsed, and its layer index: f(d_model, layer, options).
-"""
-
-
 def build_mixer(name: str, d_model: int, layer: int = 0, **options: Any) -> nn.Module:
     """The mixer called `name` for block number `layer`, which matters to those that alternate between layers."""
     return make_mixer(MIXERS.get(name), name, d_model, layer, options)
@@ -70,32 +49,12 @@ def make_mixer(
     model: type[MixerOptions] | None = getattr(factory, "Options", None)
     if model is not None:
         return factory(d_model, layer, parse_options(model, name, options))
-    accepted = _check_arguments(factory, name, options)
+    accepted = check_arguments(factory, name, options)
     extra = {"layer": layer} if "layer" in accepted else {}
     try:
         return factory(d_model=d_model, **extra, **options)
     except TypeError as error:
         raise UserError(f"{name}: could not be built with d_model={d_model} and {options}: {error}.") from error
-
-
-def check_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of the mixer called `name` as plain data, defaults filled in where it declares them."""
-    factory = MIXERS.get(name)
-    model: type[MixerOptions] | None = getattr(factory, "Options", None)
-    if model is not None:
-        return parse_options(model, name, options).model_dump(mode="json")
-    _check_arguments(factory, name, options)
-    return options
-
-
-def _check_arguments(factory: Callable[..., nn.Module], name: str, options: dict[str, Any]) -> set[str]:
-    """The arguments that a mixer from elsewhere names; an option that is not among them is an error."""
-    accepted = inspect.signature(factory).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        for option in options:
-            if option not in accepted:
-                raise UnknownName(f"option of {name}", option, set(accepted) - {"d_model", "layer"})
-    return set(accepted)
 
 
 def divides(heads: int, d_model: int, name: str) -> int:

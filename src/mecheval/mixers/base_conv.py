@@ -11,48 +11,17 @@ B batch, L length, K positions asked for, D width.
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from mecheval.mixers.base import MAX_LENGTH, MIXERS, Mixer, MixerOptions, fits
+from mecheval.mixers.base import Mixer, fits
+from mecheval.mixers.options import LONG, BaseConvOptions
 from mecheval.mixers.parts import PositionFeatures, ShortConv
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.queries import take
 from mecheval.ops.short_conv import short_conv
 from mecheval.sites import Tap
 
-MAX_TAPS = 4096
-"""Most taps of a short convolution."""
-LONG = -1
-"""Kernel size that stands for an implicit long convolution."""
 
-
-def check_kernel(size: int) -> int:
-    """`size`, if it is a kernel size."""
-    if not 1 <= size <= MAX_TAPS and size != LONG:
-        raise ValueError(f"a kernel size is 1 to {MAX_TAPS}, or {LONG} for an implicit long convolution")
-    return size
-
-
-class BaseConvOptions(MixerOptions):
-    """Options of BaseConv."""
-
-    kernel_size: int | list[int] = Field(
-        [3, LONG], description="taps by layer, repeating; one number = all layers; -1 = long"
-    )
-    l_max: int = Field(1024, ge=2, le=MAX_LENGTH, description="longest document of the long convolution")
-
-    @field_validator("kernel_size")
-    @classmethod
-    def _sizes(cls, value: int | list[int]) -> int | list[int]:
-        for size in [value] if isinstance(value, int) else value:
-            check_kernel(size)
-        if value == [] or (isinstance(value, list) and len(value) > 1000):
-            raise ValueError("name 1 to 1000 kernel sizes")
-        return value
-
-
-@MIXERS.register("base_conv")
 class BaseConv(Mixer):
     """Gated convolution; by default short in even layers, long in odd ones."""
 

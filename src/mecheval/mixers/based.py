@@ -11,28 +11,14 @@ dimension f, E width of a head, D = H E.
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from mecheval.mixers.base import MAX_LENGTH, MAX_WIDTH, MIXERS, Mixer, MixerOptions, divides
-from mecheval.mixers.base_conv import BaseConv, BaseConvOptions, check_kernel
+from mecheval.mixers.base import Mixer, divides
+from mecheval.mixers.base_conv import BaseConv
+from mecheval.mixers.options import BaseConvOptions, BasedOptions
 from mecheval.ops.queries import take
 from mecheval.ops.taylor_attention import taylor_attention, taylor_states
 from mecheval.sites import Tap
-
-
-class BasedOptions(MixerOptions):
-    """Options of Based."""
-
-    kernel_size: int = Field(3, description="taps of its convolution layers; -1 = implicit long convolution")
-    feature_dim: int = Field(8, ge=1, le=4096, description="f, width of a head's queries and keys")
-    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads of the linear attention")
-    l_max: int = Field(1024, ge=2, le=MAX_LENGTH, description="longest document of an implicit long convolution")
-
-    @field_validator("kernel_size")
-    @classmethod
-    def _size(cls, value: int) -> int:
-        return check_kernel(value)
 
 
 def build_based(d_model: int, layer: int, options: BasedOptions) -> Mixer:
@@ -43,7 +29,6 @@ def build_based(d_model: int, layer: int, options: BasedOptions) -> Mixer:
 
 
 build_based.Options = BasedOptions  # type: ignore[attr-defined]
-MIXERS.register("based")(build_based)
 
 
 class TaylorAttention(Mixer):

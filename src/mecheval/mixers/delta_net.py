@@ -14,25 +14,16 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from mecheval.mixers.base import MAX_WIDTH, MIXERS, Mixer, MixerOptions, divides
+from mecheval.mixers.base import Mixer, divides
+from mecheval.mixers.options import DeltaNetOptions
 from mecheval.mixers.parts import RMSNorm, ShortConv, projected_conv_at
 from mecheval.ops.delta_rule import delta_rule, delta_rule_states
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
 
-class DeltaNetOptions(MixerOptions):
-    """Options of DeltaNet."""
-
-    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
-    use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
-    conv_size: int = Field(4, ge=1, le=4096, description="their taps")
-
-
-@MIXERS.register("delta_net")
 class DeltaNet(Mixer):
     """Linear attention with the delta rule."""
 

@@ -15,26 +15,17 @@ from __future__ import annotations
 import math
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.mixers.base import MAX_LENGTH, MAX_WIDTH, MIXERS, Mixer, MixerOptions, fits
+from mecheval.mixers.base import Mixer, fits
+from mecheval.mixers.options import H3Options
 from mecheval.ops.h3_kernels import diagonal_kernel, h3_mix, shift_kernel
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
 
-class H3Options(MixerOptions):
-    """Options of H3."""
-
-    d_state: int = Field(1024, ge=2, le=1 << 17, multiple_of=2, description="N, states of each SSM")
-    head_dim: int = Field(2, ge=1, le=MAX_WIDTH, description="P, channels of a head")
-    l_max: int = Field(1024, ge=1, le=MAX_LENGTH, description="longest document")
-
-
-@MIXERS.register("h3")
 class H3(Mixer):
     """Two state space models and two multiplicative gates."""
 

@@ -15,26 +15,16 @@ import math
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from mecheval.mixers.base import MAX_LENGTH, MIXERS, Mixer, MixerOptions, fits
+from mecheval.mixers.base import Mixer, fits
+from mecheval.mixers.options import HyenaOptions
 from mecheval.mixers.parts import PositionFeatures, ShortConv, projected_conv_at
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.short_conv import short_conv
 from mecheval.sites import Tap
 
 
-class HyenaOptions(MixerOptions):
-    """Options of Hyena."""
-
-    filter_order: int = Field(64, ge=1, le=4096, description="width of the filter's MLP")
-    short_filter_order: int = Field(3, ge=1, le=4096, description="taps of the short convolution")
-    filter_bias: bool = Field(False, description="skip term of the long convolution (off in the paper)")
-    l_max: int = Field(1024, ge=2, le=MAX_LENGTH, description="longest document")
-
-
-@MIXERS.register("hyena")
 class Hyena(Mixer):
     """Gated implicit long convolution."""
 

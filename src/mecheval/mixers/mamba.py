@@ -18,10 +18,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from mecheval.mixers.base import MIXERS, Mixer, MixerOptions
+from mecheval.mixers.base import Mixer
+from mecheval.mixers.options import MambaOptions
 from mecheval.mixers.parts import ShortConv
 from mecheval.ops.queries import take
 from mecheval.ops.selective_scan import selective_scan, selective_scan_states
@@ -31,15 +31,6 @@ UNUSED_WIDTH = 4
 """Upstream's variant without convolution still has the parameters of one of this width, unused; so checkpoints load."""
 
 
-class MambaOptions(MixerOptions):
-    """Options of Mamba."""
-
-    d_state: int = Field(16, ge=1, le=1 << 17, description="N, states of each channel")
-    d_conv: int = Field(4, ge=0, le=4096, description="taps of the short convolution; 0 = no convolution")
-    expand: int = Field(2, ge=1, le=256, description="E / D, channels for each model dimension")
-
-
-@MIXERS.register("mamba")
 class Mamba(Mixer):
     """Selective state space model with a short convolution and a gate."""
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
-
-from torch import nn
+from typing import TYPE_CHECKING, NamedTuple
 
 from mecheval.errors import UnknownName, UserError
 from mecheval.mixers.sourcecode import class_digest, digest, load_file, modules_in, read_file
+
+if TYPE_CHECKING:  # slow to import
+    from torch import nn
 
 VARIABLE = "MECHEVAL_MIXERS"
 MARK = "@"
@@ -111,6 +112,8 @@ def own_name(cls: type[nn.Module]) -> str:
 
 def checked(given: object, what: str) -> type[nn.Module]:
     """A torch module class, or an error that says what it is instead."""
+    from torch import nn
+
     if not isinstance(given, type):
         raise UserError(f"{what} is no class, but of type {type(given).__name__}; give a torch module class.")
     if not issubclass(given, nn.Module):

@@ -11,8 +11,6 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch import nn
-
 from mecheval.errors import UserError
 
 DIGITS = 8
@@ -72,6 +70,8 @@ def not_while_loading(what: str) -> None:
 
 def modules_in(module: ModuleType) -> list[str]:
     """Torch modules that are written there, not those that it imports."""
+    from torch import nn
+
     found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, nn.Module)]
     return [cls.__name__ for cls in found if cls.__module__ == module.__name__]
 

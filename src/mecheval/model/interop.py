@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mecheval.errors import UserError
-from mecheval.mixers.base_conv import LONG
+from mecheval.mixers.options import LONG
 from mecheval.model.lm import LM
 
 UPSTREAM_NAMES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,7 @@ from mecheval.mixers.base import make_mixer
 from mecheval.model.block import Block
 from mecheval.model.init import STD, init_mamba, init_transformer
 from mecheval.sites import Tap
-
-Positions = Literal["none", "learned", "rotary"]
+from mecheval.types import Positions
 
 
 class LM(nn.Module):

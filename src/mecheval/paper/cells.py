@@ -10,7 +10,7 @@ from mecheval.paper.numbers import PUBLISHED, published
 from mecheval.paper.thresholds import BENEFITS, LEARNT
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 CELLS = ("mixer", "lr", "d_model", "quantity", "ours", "low", "high", "seeds", "paper", "difference")
 PATTERNS = ("mixer", "ours", "paper", "main", "learnt", "same")

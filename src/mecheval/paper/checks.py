@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from mecheval.paper.thresholds import LEARNT, NEAR_FLOOR, SUCCEEDS, TIE, TOLERANCE
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 AXES = ("mixer", "task", "n_layers", "positions", "d_conv", "kernel_size", "d_model", "lr")
 FEW = 4

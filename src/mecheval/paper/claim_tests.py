@@ -14,7 +14,7 @@ from mecheval.paper.checks import Check
 from mecheval.paper.thresholds import BENEFITS, LEARNT, MOST, NEAR_FLOOR, RESTORED, TIE, TOLERANCE, WELL_ABOVE_ZERO
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 Predicate = Callable[["pd.DataFrame", float], list[Check]]
 """The rows of one seed, and the accuracy of guessing (NaN where the study has no associative recall)."""

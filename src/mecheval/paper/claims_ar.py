@@ -27,7 +27,7 @@ from mecheval.paper.checks import (
 from mecheval.paper.thresholds import BENEFITS, MOST, RESTORED, STEP
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 LOCAL = ("based", "base_conv")
 """Mixers whose first layer is a short convolution: with one layer, the same model."""

@@ -25,7 +25,7 @@ from mecheval.paper.checks import (
 from mecheval.paper.thresholds import LEARNT, RESTORED, TIE, TOLERANCE, WELL_ABOVE_ZERO
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 LOCAL = ("based", "base_conv")
 """Mixers whose first layer is a short convolution, and which have no other with one layer."""

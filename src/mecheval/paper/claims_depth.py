@@ -9,7 +9,7 @@ from mecheval.paper.checks import Check, check, gaps, labels, learnt, listed, no
 from mecheval.paper.thresholds import TIE
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 
 def positions_hurt(rows: pd.DataFrame, floor: float) -> list[Check]:

@@ -13,7 +13,7 @@ from mecheval.paper.numbers import claims
 from mecheval.paper.settings import Setting
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 Outcome = Literal["reproduced", "contradicted", "not tested"]
 OUTCOMES: tuple[Outcome, ...] = ("reproduced", "contradicted", "not tested")

@@ -17,9 +17,9 @@ def comparison_data(studies: Sequence[Found], scale: str) -> dict[str, Any]:
     told, frames, settings = [], {}, {}
     for found in studies:
         name = found.study.name
-        frames[name] = found.chosen
+        frames[name] = found.best.frame
         settings[name] = settings_of(point.config for point in found.points)
-        compared = compare(name, found.chosen, scale)
+        compared = compare(name, found.best.frame, scale)
         told.append({
             "study": name, "figure": found.study.figure, "question": found.study.question,
             "settings": [_setting(task, ours) for task, ours in settings[name].items()],

@@ -16,7 +16,7 @@ from mecheval.tasks import ATR, Task
 from mecheval.types import ROLES
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     from mecheval.intervene.explain import Answers
     from mecheval.training.probe import Trained

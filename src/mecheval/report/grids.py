@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from mecheval.store import Store
 from mecheval.store.snapshot import snapshot_of
-from mecheval.studies import STUDIES, Study, chosen, results, study_points, with_seed
+from mecheval.studies import STUDIES, Study, StudyTable, study_points, study_table, with_seed
 from mecheval.sweep import Point
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    pass
 
 MOST_SEEDS = 200
 """Seeds of a study that are shown, the smallest."""
@@ -26,8 +26,8 @@ class Found:
 
     study: Study
     points: list[Point]  # its grid, with the seeds of which there is a run
-    every: pd.DataFrame  # a row for each of these points
-    chosen: pd.DataFrame  # those at the best learning rate
+    table: StudyTable  # a row for each of these points
+    best: StudyTable  # those at the best learning rate
 
     @property
     def seeds(self) -> list[int]:
@@ -57,8 +57,8 @@ def found_studies(store: Store, scale: str) -> list[Found]:
         shown |= runs
         points = [with_seed(point, seed) for seed in there for point in grid]
         if points:
-            every = results(study, points, store)
-            found.append(Found(study, points, every, chosen(study, every)))
+            table = study_table(study, points, store)
+            found.append(Found(study, points, table, table.best()))
     return found
 
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mecheval.figures.axes import ordered, plain, say
+from mecheval.studies.axes import ordered, plain, say
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 DIGITS = 4
 """Significant digits of a number in the page: more than anyone reads."""

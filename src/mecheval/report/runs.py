@@ -14,7 +14,7 @@ from mecheval.store import Store
 from mecheval.types import SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 SHOWN = (
     "run", "status", "task", "mixer", "d_model", "n_layers", "lr", "seed", "steps", "step", "parameters",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from mecheval.figures import curves
-from mecheval.figures.axes import NAMES, ordered, say
+from mecheval.figures import curves, draw
 from mecheval.figures.heatmap import split_site
 from mecheval.figures.matrix import QUANTITIES
 from mecheval.figures.over_time import mechanism_over_time
@@ -15,9 +14,10 @@ from mecheval.report.grids import Found
 from mecheval.report.plain import columns, levels
 from mecheval.report.specs import FIELDS, Spec, field_texts, page_spec
 from mecheval.store.snapshot import Snapshot
+from mecheval.studies.axes import NAMES, ordered, say
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 Section = tuple[dict[str, Any], list[Spec]]
 """Plain data, and charts."""
@@ -29,12 +29,11 @@ AT_ONCE = 24
 
 def study_data(found: Found, history: pd.DataFrame, scale: str) -> Section:
     """A study as plain data, and its charts; each chart listens to the signals of all chips."""
-    study, every, best = found.study, found.every, found.chosen
-    names = list(every.columns)
-    axes = [axis for axis in names[: names.index("run")] if axis != SEED and every[axis].nunique() > 1]
+    study, every = found.study, found.table.frame
+    axes = [axis for axis in found.table.varying() if axis != SEED]
     heard = [*axes, QUANTITY]
     about = f"{study.name}, figure {study.figure}, scale {scale}"
-    specs = [page_spec(study.draw(best, f"Results ({about})"), heard)]
+    specs = [page_spec(draw(found.best, f"Results ({about})"), heard)]
     own = history[history["run"].isin(set(every["run"]))]
     if len(own):
         specs.append(page_spec(curves(own, every, f"Learning curves ({about})"), heard))
@@ -63,10 +62,10 @@ def _chip(axis: str, frame: pd.DataFrame) -> dict[str, Any]:
 
 def _note(found: Found) -> str:
     """What of the grid is there, and how it was chosen."""
-    counts = Counter(found.every["status"])
+    counts = Counter(found.table.frame["status"])
     done, seeds = counts.pop("done", 0), len(found.seeds)
     rest = ", ".join(f"{n:,} {status}" for status, n in counts.most_common())
-    said = f"{done:,} of {len(found.every):,} runs are done{f' ({rest})' if rest else ''}, "
+    said = f"{done:,} of {len(found.table.frame):,} runs are done{f' ({rest})' if rest else ''}, "
     said += f"{seeds} seed{'s' * (seeds > 1)}. "
     if found.study.every_rate:
         return said + "Every learning rate is shown."
@@ -75,7 +74,7 @@ def _note(found: Found) -> str:
 
 def _table(found: Found, axes: list[str]) -> dict[str, Any]:
     """The chosen runs: axes as levels, so that they sort as charts do; then numbers and the verdict."""
-    frame = found.chosen
+    frame = found.best.frame
     usual = [axis for axis in (*axes, "lr") if axis in frame]
     shown = list(dict.fromkeys([*usual, *([SEED] if len(found.seeds) > 1 else [])])) or ["mixer"]
     codes = {axis: levels(axis, list(frame[axis]))["codes"] for axis in shown}

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.figures.axes import ordered
 from mecheval.figures.mechanism_rows import SETTING, mechanism_rows
 from mecheval.figures.mechanisms import mechanisms_figure
 from mecheval.report.grids import Found
 from mecheval.report.specs import Spec, page_spec
 from mecheval.store import Store
+from mecheval.studies.axes import ordered
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 TASKS = 8
 """Tasks whose mechanisms are drawn, in the order of charts."""
@@ -58,7 +58,7 @@ def mechanism_figures(store: Store, frame: pd.DataFrame, studies: Sequence[Found
         own = frame[frame["task"] == task]
         among: set[str] | None = None
         if task in by_name:
-            grid = by_name[task].every
+            grid = by_name[task].table.frame
             others = own[~own["mixer"].isin(set(grid["mixer"]))]
             among = {*grid["run"], *others["run"]}
         try:

@@ -192,7 +192,7 @@ def open_store(path_or_url: str) -> Store:
 def _open(url: str) -> tuple[Any, str]:
     """The file system behind a URL, and the path in it."""
     try:
-        import fsspec  # type: ignore[import-untyped]
+        import fsspec
     except ImportError:
         raise UserError(f"cannot open {url}: fsspec is not installed; `pip install 'mecheval[ray]'`.") from None
     protocol = url.partition("://")[0]
@@ -208,7 +208,7 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 def _is_local(fs: Any) -> bool:
-    from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+    from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(fs, LocalFileSystem)
 

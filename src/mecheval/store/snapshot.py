@@ -18,7 +18,7 @@ from mecheval.store.store import Store, StoreWarning
 from mecheval.store.tables import connect, load_rows, one_line, seal
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     from duckdb import DuckDBPyConnection
 
 AT_ONCE = 100

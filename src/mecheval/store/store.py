@@ -19,7 +19,7 @@ from mecheval.store.seal import Record
 from mecheval.store.tables import bounded_frame, connect, load_rows, load_runs, one_line, seal
 
 if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     from duckdb import DuckDBPyConnection
 
 DEFAULT_STORE = os.environ.get("MECHEVAL_STORE") or "mecheval-store"

@@ -16,7 +16,7 @@ from mecheval.errors import UserError
 from mecheval.store.schema import LONGEST_TEXT, Table
 
 if TYPE_CHECKING:  # DuckDB is slow to import; only those who read or write a table wait for it
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     from duckdb import DuckDBPyConnection
 
 FROM_FILE = "from_file"

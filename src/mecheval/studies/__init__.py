@@ -12,22 +12,25 @@ from mecheval.studies import (
     depth,
     one_layer,
     position,
+    quickstart,
     sibling,
 )
 from mecheval.studies.study import SCALES, Reading, Study
-from mecheval.studies.tables import charts, chosen, restoring, results, study_points, with_seed
+from mecheval.studies.table import StudyTable, best_rows, restoring, study_points, study_table, with_seed
 
 __all__ = [
-    "SCALES", "STUDIES", "Reading", "Study", "charts", "chosen", "get_study", "restoring", "results", "study_points",
-    "with_seed",
+    "PAPER", "SCALES", "STUDIES", "Reading", "Study", "StudyTable", "best_rows", "get_study", "restoring",
+    "study_points", "study_table", "with_seed",
 ]  # fmt: skip
 
 _MODULES = (
     ar, ar_mamba_conv, ar_based_conv, ar_mamba_inside, atr, atr_mamba_conv, position, atr_holdout, one_layer, depth,
-    sibling,
+    sibling, quickstart,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}
-"""In the order of the paper's figures."""
+"""In the order of the paper's figures, then those that are not in the paper."""
+PAPER = [name for name, study in STUDIES.items() if study.figure != "–"]
+"""The studies of the paper."""
 
 
 def get_study(name: str) -> Study:

@@ -1,6 +1,5 @@
 """Figure 3: associative recall with seven mixers."""
 
-from mecheval.figures import panels
 from mecheval.studies.scales import AT_BLOCK_1, MIXERS, runs
 from mecheval.studies.study import Study
 
@@ -10,5 +9,5 @@ STUDY = Study(
     question="Which mixers recall, and where does a clean activation bring the answer back?",
     points=lambda scale: runs("ar", scale, mixer=MIXERS),
     readings=AT_BLOCK_1,
-    draw=panels,
+    draw="panels",
 )

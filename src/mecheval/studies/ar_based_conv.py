@@ -1,6 +1,5 @@
 """Figure 4b: associative recall with other convolutions in Based."""
 
-from mecheval.figures import accuracy
 from mecheval.studies.scales import runs
 from mecheval.studies.study import Study
 
@@ -9,5 +8,5 @@ STUDY = Study(
     figure="4b",
     question="Which convolution does Based need to recall: of which length, or a long one?",
     points=lambda scale: runs("ar", scale, {"mixer": "based"}, kernel_size=(1, 2, 3, 4, -1)),
-    draw=accuracy,
+    draw="accuracy",
 )

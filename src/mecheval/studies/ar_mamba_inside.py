@@ -1,6 +1,5 @@
 """Figure 5: where Mamba's short convolutions store the association, at every learning rate."""
 
-from mecheval.figures import panels
 from mecheval.studies.scales import runs
 from mecheval.studies.study import Reading, Study
 
@@ -12,10 +11,10 @@ STUDY = Study(
     question="After which short convolution, and at which position, does Mamba hold key and value together?",
     points=lambda scale: runs("ar", scale, {"mixer": "mamba"}, lr=RATES[scale]),
     readings=(
-        Reading("conv0_at_value", "blocks.0.mixer.conv", "value"),
-        Reading("conv0_at_next_key", "blocks.0.mixer.conv", "next_key"),
-        Reading("conv1_at_value", "blocks.1.mixer.conv", "value"),
+        Reading("conv0_at_value", "conv 0 at value", "blocks.0.mixer.conv", "value"),
+        Reading("conv0_at_next_key", "conv 0 at next key", "blocks.0.mixer.conv", "next_key"),
+        Reading("conv1_at_value", "conv 1 at value", "blocks.1.mixer.conv", "value"),
     ),
     every_rate=True,
-    draw=panels,
+    draw="panels",
 )

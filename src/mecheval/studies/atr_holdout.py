@@ -1,6 +1,5 @@
 """Figure 10: associative treecall with combinations of query and answer that training never asks for."""
 
-from mecheval.figures import holdout
 from mecheval.studies.scales import MIXERS, runs
 from mecheval.studies.study import Reading, Study
 
@@ -11,9 +10,12 @@ STUDY = Study(
     points=lambda scale: runs("atr", scale, {"task.holdout": 0.2}, mixer=MIXERS),
     splits=("dev", "test"),
     readings=tuple(
-        Reading(f"{name}{role}", "blocks.1.input", role, "attribution", split)
-        for split, name in (("test", "attribution_"), ("dev", "dev_attribution_"))
+        Reading(f"{name}_{role}", f"{title} at {role}", "blocks.1.input", role, "attribution", split)
+        for split, name, title in (
+            ("test", "attribution", "attribution"),
+            ("dev", "dev_attribution", "attribution on dev"),
+        )
         for role in ("key", "value", "query")
     ),
-    draw=holdout,
+    draw="holdout",
 )

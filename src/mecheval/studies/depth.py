@@ -1,6 +1,5 @@
 """Figure 12: one, two and three layers, and which of them retrieves."""
 
-from mecheval.figures import depth
 from mecheval.studies.scales import preferred
 from mecheval.studies.study import Reading, Study
 
@@ -10,7 +9,8 @@ STUDY = Study(
     question="Which layer brings the answer to the query, in models of one, two and three layers?",
     points=lambda scale: preferred("ar", scale, n_layers=(1, 2, 3)),
     readings=tuple(
-        Reading(f"mixer{layer}_at_query", f"blocks.{layer}.mixer.output", "query", "attribution") for layer in range(3)
+        Reading(f"mixer{i}_at_query", f"mixer {i} at query", f"blocks.{i}.mixer.output", "query", "attribution")
+        for i in range(3)
     ),
-    draw=depth,
+    draw="depth",
 )

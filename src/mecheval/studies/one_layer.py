@@ -1,6 +1,5 @@
 """Figure 11: one layer against two."""
 
-from mecheval.figures import accuracy
 from mecheval.studies.scales import both_tasks
 from mecheval.studies.study import Study
 
@@ -9,5 +8,5 @@ STUDY = Study(
     figure="11",
     question="Which mixers recall with a single layer, where induction is impossible?",
     points=lambda scale: both_tasks(scale, n_layers=(1, 2)),
-    draw=accuracy,
+    draw="accuracy",
 )

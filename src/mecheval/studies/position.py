@@ -1,6 +1,5 @@
 """Figure 9: position embeddings on and off."""
 
-from mecheval.figures import accuracy
 from mecheval.studies.scales import both_tasks
 from mecheval.studies.study import Study
 
@@ -9,5 +8,5 @@ STUDY = Study(
     figure="9",
     question="Which mixers need position embeddings, and which are worse with them?",
     points=lambda scale: both_tasks(scale, positions=("none", "learned")),
-    draw=accuracy,
+    draw="accuracy",
 )

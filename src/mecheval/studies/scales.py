@@ -47,7 +47,12 @@ Chosen by dev accuracy in study `ar` with both rates. With FAST, attention learn
 three layers; with SLOW, Mamba of two layers does not learn, and BaseConv and Hyena learn less.
 """
 
-AT_BLOCK_1 = tuple(Reading(f"restored_{role}", "blocks.1.input", role) for role in ("key", "value", "query"))
+QUICK = {"values": 16, "interchange_every": 100}
+"""What the quickstart has in place of the settings of study `ar` at scale laptop."""
+
+AT_BLOCK_1 = tuple(
+    Reading(f"restored_{role}", f"restored at {role}", "blocks.1.input", role) for role in ("key", "value", "query")
+)
 """Where the clean input of block 1 restores the answer of a model of two layers."""
 
 
@@ -79,9 +84,12 @@ def preferred(
     ]
 
 
-def quick() -> list[Point]:
-    """The runs of the quickstart: those of study `ar` at one width, each mixer with its preferred learning rate."""
-    return preferred("ar", "laptop")
+def quick(options: Mapping[str, Any] = {}) -> list[Point]:
+    """The runs of the quickstart, and of the mixers that a custom one is compared with.
+
+    As in study `ar` at width 128, each mixer with its preferred learning rate; fewer values let all seven learn sooner.
+    """
+    return preferred("ar", "laptop", {**QUICK, **options})
 
 
 def both_tasks(scale: str, **axes: Sequence[Any]) -> list[Point]:

@@ -1,6 +1,5 @@
 """Figure 13: which terminal shares the query's parent?"""
 
-from mecheval.figures import accuracy
 from mecheval.studies.scales import preferred
 from mecheval.studies.study import Study
 
@@ -9,5 +8,5 @@ STUDY = Study(
     figure="13",
     question="Which mixers find the query's rightmost sibling, and with how many layers?",
     points=lambda scale: preferred("atr", scale, {"query": "sibling"}, n_layers=(1, 2, 3)),
-    draw=accuracy,
+    draw="accuracy",
 )

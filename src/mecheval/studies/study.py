@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mecheval.sweep import Point
-
-if TYPE_CHECKING:  # both are slow to import
-    import pandas as pd  # type: ignore[import-untyped]
-    from altair.typing import ChartType
 
 SCALES = ("laptop", "paper")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A number read off a run's interventions, by the name of its column."""
+    """A number that a study reads off a run's interventions: where it comes from, and what it is called everywhere."""
 
-    name: str  # e.g. restored_value
+    name: str  # column of the study's table, e.g. restored_value
+    title: str  # for people, e.g. restored at value
     site: str
     role: str
     column: str = "restored"  # of table effects: restored, attribution or share
@@ -28,17 +25,17 @@ class Reading:
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's studies.
+    """A question to a grid of runs.
 
     Learning rates are not of interest in themselves: for every other combination of axes the run with the highest dev
     accuracy counts (ties: dev likelihood), unless `every_rate` shows them all.
     """
 
     name: str
-    figure: str  # number in the paper
+    figure: str  # number in the paper, or a dash
     question: str
     points: Callable[[str], list[Point]]  # by scale, for one seed
-    draw: Callable[[pd.DataFrame, str], ChartType]  # the table of `chosen`, and a title
+    draw: str | Callable[..., Any] = "panels"  # a figure of mecheval.figures by name, or (StudyTable, title) -> chart
     readings: Sequence[Reading] = field(default=())
     every_rate: bool = False
     splits: tuple[str, ...] = ("test",)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from mecheval.config import RunConfig
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import build_task
@@ -72,5 +74,5 @@ def _sizes(task: str, batch_size: int) -> tuple[int, int, int]:
     """Vocabulary, tokens of a padded document, and queries."""
     options = json.loads(task)
     made = build_task(options.pop("name"), **options)
-    batch = made.sample(batch_size, "dev", 0)
-    return made.vocab_size, batch.tokens.shape[1], batch.targets.shape[1]
+    corpus = made.corpus(batch_size, "dev", 0)
+    return made.vocab_size, int(np.diff(corpus.starts).max()), corpus.targets.shape[1]

@@ -10,9 +10,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from mecheval.config import RunConfig
 from mecheval.store import RunFolder, RunHeld, Store
-from mecheval.training import Interrupted, train
-from mecheval.training.probe import STATES, probe
 from mecheval.training.watch import Quiet, Start
+from mecheval.types import LAST
 
 HELD_SECONDS = 2.0
 """How long a worker waits for a run that another process holds before it gives the run back to its engine.
@@ -95,6 +94,9 @@ def work(
     The status is `held`, after `HELD_SECONDS`, if another process works on the run. `saved` is called whenever a
     checkpoint has been written. What goes wrong is told, not raised.
     """
+    from mecheval.training.loop import Interrupted, train  # here: whoever only plans a sweep does not wait for torch
+    from mecheval.training.probe import probe
+
     folder = Store(store).folder(job.run)
     watcher = _Teller(job.run, tell)
     try:
@@ -116,8 +118,7 @@ def missing(job: Job, folder: RunFolder) -> list[str]:
     """The splits of a trained run that have no verdict yet; a run that diverged has no last state to intervene on."""
     if folder.status()["status"] != "done":
         return []
-    state = STATES[0]
-    judged = {row["split"] for row in folder.read("verdicts") if row["state"] == state}
+    judged = {row["split"] for row in folder.read("verdicts") if row["state"] == LAST}
     return [split for split in job.splits if split not in judged]
 
 

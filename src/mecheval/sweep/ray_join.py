@@ -109,7 +109,7 @@ def last_line(error: BaseException) -> str:
 def _asks_for_token(head: str) -> bool:
     """Ask the head of a cluster something without a token: a cluster that minds none would also answer to ours."""
     try:
-        import grpc  # type: ignore[import-untyped]
+        import grpc
     except ImportError:  # then all that is known is whether this process sends one
         return os.environ.get(MODE, "").lower() == "token"
     with grpc.insecure_channel(head) as channel:

@@ -1,8 +1,17 @@
 """Training: from a config to a whole run in the store."""
 
-from mecheval.training.loop import Interrupted, train
-from mecheval.training.progress import progress
-from mecheval.training.trackers import tracker
-from mecheval.training.weights import load_lm
+from typing import TYPE_CHECKING
+
+from mecheval.lazy import lazily
+
+if TYPE_CHECKING:
+    from mecheval.training.loop import Interrupted, train
+    from mecheval.training.progress import progress
+    from mecheval.training.trackers import tracker
+    from mecheval.training.weights import load_lm
 
 __all__ = ["Interrupted", "load_lm", "progress", "tracker", "train"]
+
+_FILES = {"Interrupted": "loop", "train": "loop", "progress": "progress", "tracker": "trackers", "load_lm": "weights"}
+"""Imported when first used: who reads signals or times alone does not wait for torch."""
+__getattr__ = lazily(__name__, _FILES)

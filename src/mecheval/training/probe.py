@@ -15,12 +15,10 @@ from mecheval.tasks import Task
 from mecheval.training.loop import alone
 from mecheval.training.rows import PLACE, effect_rows, verdict_row
 from mecheval.training.weights import read_weights
-from mecheval.types import Batch
+from mecheval.types import STATES, Batch
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
-
-STATES = ("last", "best")
+    import pandas as pd
 
 
 class Trained(NamedTuple):

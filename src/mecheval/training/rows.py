@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.intervene import Verdict
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
 PLACE = ("state", "step", "split")
 """What tells the effects of one evaluation from those of another in the same run."""

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 
-from mecheval.figures.axes import named, ordered, plain, say
 from mecheval.figures.cells import percent
+from mecheval.studies.axes import named, ordered, plain, say
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from mecheval.figures.style import HUES, MISSING
-
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
+MISSING = "–"
+"""What stands for a value that is not there, in every table and chart."""
+MIXERS = ("mamba", "hyena", "h3", "delta_net", "based", "base_conv", "attention")
+"""The built-in mixers in the order of the paper's figures, from top to bottom."""
 NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kernel_size": "kernel", "layer": "layer"}
 """Titles of axes whose values do not speak for themselves."""
 FALLING = ("lr", "d_conv")
@@ -23,7 +25,7 @@ TEXTS = {
     ("task", "ar"): "AR",
     ("task", "atr"): "ATR",
 }
-FIRST = {"mixer": tuple(HUES), "positions": ("none", "learned"), "task": ("ar", "atr")}
+FIRST = {"mixer": MIXERS, "positions": ("none", "learned"), "task": ("ar", "atr")}
 """Names in their order; other names follow in the order of the table."""
 
 USUAL = ("task", "mixer", "positions", "n_layers", "d_model", "lr", "seed")

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from mecheval.store import Store
-from mecheval.studies import STUDIES, chosen, restoring, results, study_points
+from mecheval.studies import STUDIES, StudyTable, restoring, study_points, study_table
 from mecheval.sweep import Point
 
 
@@ -37,10 +37,10 @@ def put(store: Store, point: Point, accuracy: float, likelihood: float = 0.5, st
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[[dict[float, tuple[Any, ...]]], pd.DataFrame]:
+def made(tmp_path: Path) -> Callable[[dict[float, tuple[Any, ...]]], StudyTable]:
     """Results of Mamba at one width, from what each learning rate is to give."""
 
-    def make(by_rate: dict[float, tuple[Any, ...]]) -> pd.DataFrame:
+    def make(by_rate: dict[float, tuple[Any, ...]]) -> StudyTable:
         store, study = Store(tmp_path), STUDIES["ar"]
         wanted: dict[str, list[Any]] = {"mixer": ["mamba"], "d_model": [128]}
         points = study_points(study, "laptop", wanted=wanted, rates=list(by_rate))
@@ -48,21 +48,21 @@ def made(tmp_path: Path) -> Callable[[dict[float, tuple[Any, ...]]], pd.DataFram
             given = by_rate[point.axes["lr"]]
             if given:
                 put(store, point, *given)
-        return results(study, points, store)
+        return study_table(study, points, store)
 
     return make
 
 
-def test_a_row_has_axes_scores_readings_and_verdict(made: Callable[..., pd.DataFrame]) -> None:
-    (row,) = made({1e-3: (0.75, 0.5)}).to_dict("records")
+def test_a_row_has_axes_scores_readings_and_verdict(made: Callable[..., StudyTable]) -> None:
+    (row,) = made({1e-3: (0.75, 0.5)}).frame.to_dict("records")
     assert (row["mixer"], row["d_model"], row["lr"], row["seed"], row["status"]) == ("mamba", 128, 1e-3, 0, "done")
     assert (row["dev_accuracy"], row["original"], row["corrupted"]) == (0.75, 0.9, 0.2)
     assert [row[f"restored_{role}"] for role in ("key", "value", "query")] == [0.1, 0.2, 0.3]
     assert (row["verdict"], row["agreement"], row["summary"]) == ("induction", 1.0, "in words")
 
 
-def test_what_is_not_there_is_missing_and_not_zero(made: Callable[..., pd.DataFrame]) -> None:
-    frame = made({1e-3: (), 3e-3: (0.5, 0.4), 1e-2: (0.1, 0.1, "diverged")})
+def test_what_is_not_there_is_missing_and_not_zero(made: Callable[..., StudyTable]) -> None:
+    frame = made({1e-3: (), 3e-3: (0.5, 0.4), 1e-2: (0.1, 0.1, "diverged")}).frame
     missing, done, diverged = frame.to_dict("records")
     assert [row["status"] for row in (missing, done, diverged)] == ["missing", "done", "diverged"]
     for row in (missing, diverged):
@@ -70,21 +70,21 @@ def test_what_is_not_there_is_missing_and_not_zero(made: Callable[..., pd.DataFr
         assert not isinstance(row["verdict"], str)
 
 
-def test_nothing_in_the_store_is_all_missing(made: Callable[..., pd.DataFrame]) -> None:
-    frame = made({1e-3: (), 3e-3: ()})
-    assert list(frame["status"]) == ["missing", "missing"]
-    assert len(chosen(STUDIES["ar"], frame)) == 1
+def test_nothing_in_the_store_is_all_missing(made: Callable[..., StudyTable]) -> None:
+    table = made({1e-3: (), 3e-3: ()})
+    assert list(table.frame["status"]) == ["missing", "missing"]
+    assert len(table.best().frame) == 1
 
 
-def test_the_highest_dev_accuracy_is_chosen_and_likelihood_settles_ties(made: Callable[..., pd.DataFrame]) -> None:
-    frame = made({1e-4: (0.9, 0.3), 1e-3: (0.9, 0.6), 3e-3: (0.8, 0.9), 1e-2: (), 3e-2: (0.2, 0.1, "diverged")})
-    (best,) = chosen(STUDIES["ar"], frame).to_dict("records")
+def test_the_highest_dev_accuracy_is_chosen_and_likelihood_settles_ties(made: Callable[..., StudyTable]) -> None:
+    table = made({1e-4: (0.9, 0.3), 1e-3: (0.9, 0.6), 3e-3: (0.8, 0.9), 1e-2: (), 3e-2: (0.2, 0.1, "diverged")})
+    (best,) = table.best().frame.to_dict("records")
     assert best["lr"] == 1e-3
 
 
-def test_a_study_of_rates_keeps_them_all(made: Callable[..., pd.DataFrame]) -> None:
-    frame = made({1e-4: (0.9, 0.3), 1e-3: (0.9, 0.6)})
-    assert len(chosen(STUDIES["ar_mamba_inside"], frame)) == 2
+def test_a_study_of_rates_keeps_them_all(made: Callable[..., StudyTable]) -> None:
+    table = replace(made({1e-4: (0.9, 0.3), 1e-3: (0.9, 0.6)}), study=STUDIES["ar_mamba_inside"])
+    assert len(table.best().frame) == 2
 
 
 def test_seeds_are_chosen_one_by_one(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_seeds_are_chosen_one_by_one(tmp_path: Path) -> None:
     for point in points:
         better = point.axes["lr"] == (1e-3 if point.axes["seed"] else 3e-3)
         put(store, point, 0.9 if better else 0.1)
-    found = chosen(study, results(study, points, store))
+    found = study_table(study, points, store).best().frame
     assert {(row["seed"], row["lr"]) for row in found.to_dict("records")} == {(0, 3e-3), (1, 1e-3)}
 
 

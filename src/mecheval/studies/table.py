@@ -1,27 +1,92 @@
-"""The table of a study, from the store: a row for each run of its grid, with what is read off it."""
+"""The table of a study, from the store: a row for each run of its grid, with its scores, readings and verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import Store
 from mecheval.store.snapshot import snapshot_of
-from mecheval.studies.study import SCALES, Study
+from mecheval.studies.axes import USUAL, ordered
+from mecheval.studies.study import SCALES, Reading, Study
 from mecheval.sweep import Point, only
 from mecheval.sweep.sweeping import rows_of
 from mecheval.types import CARRIERS
 
-if TYPE_CHECKING:  # both are slow to import
-    import pandas as pd  # type: ignore[import-untyped]
-    from altair.typing import ChartType
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
 
-SCORES = ("status", "step", "seconds", "dev_accuracy", "dev_likelihood", "test_accuracy", "test_likelihood")
+STATUS = ("status", "step", "seconds", "dev_accuracy", "dev_likelihood", "test_accuracy", "test_likelihood")
+"""What a row has of its run's status."""
+GAP = {"original": "original", "corrupted": "corrupted"}
+"""Likelihoods of the answer without an intervention, which every study reads, and their titles."""
+RANK = ["dev_accuracy", "dev_likelihood"]
+"""What decides which of several runs is the best, the first column first."""
 STATE = "last"
-"""The state that is reported, as in the paper."""
+"""The state of a run that studies report, as the paper does."""
+
+
+@dataclass(frozen=True, eq=False)
+class StudyTable:
+    """A study's runs: `frame` has a row for each, with these columns in any order.
+
+    - the `axes`: what sets runs apart, e.g. mixer, d_conv, d_model, lr, seed;
+    - `run`, and `STATUS`; a run that the store does not have has the status `missing`;
+    - `original`, `corrupted` and the `readings` by name;
+    - `verdict`, `agreement` and `summary`.
+    """
+
+    study: Study
+    axes: tuple[str, ...]
+    readings: tuple[Reading, ...]
+    frame: pd.DataFrame
+
+    @property
+    def options(self) -> list[str]:
+        """The axes that are options of the task or the mixer, such as d_conv."""
+        return [axis for axis in self.axes if axis not in USUAL]
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Every column of likelihoods, with its title: original, corrupted, then what the study reads."""
+        return GAP | {reading.name: reading.title for reading in self.readings}
+
+    def axis(self, name: str) -> list[Any]:
+        """The different values of an axis, in the order in which tables and charts show them."""
+        if name not in self.axes:
+            raise UnknownName("axis", name, self.axes)
+        return ordered(name, self.frame[name])
+
+    def varying(self) -> list[str]:
+        """The axes in which these runs differ."""
+        return [axis for axis in self.axes if self.frame[axis].nunique(dropna=False) > 1]
+
+    def where(self, **values: Any) -> StudyTable:
+        """The rows whose axes have these values."""
+        frame = self.frame
+        for axis, value in values.items():
+            frame = frame[frame[axis] == value]
+        return replace(self, frame=frame)
+
+    def best(self) -> StudyTable:
+        """One run for each setting, chosen on dev among its learning rates; all of them if the study shows them all."""
+        if self.study.every_rate or self.frame.empty:
+            return self
+        setting = [axis for axis in self.axes if axis != "lr"]
+        return replace(self, frame=best_rows(self.frame, setting).reset_index(drop=True))
+
+
+def best_rows(frame: pd.DataFrame, setting: Sequence[str]) -> pd.DataFrame:
+    """Of the rows that agree in the columns `setting`, the one with the highest dev accuracy, then dev likelihood.
+
+    Where none of them has an accuracy (all diverged, failed or missing), the first stands for them. The order of the
+    rows is kept.
+    """
+    ranked = frame.sort_values(RANK, ascending=False, na_position="last", kind="stable")
+    return ranked.groupby(list(setting), sort=False, dropna=False).head(1).sort_index()
 
 
 def study_points(
@@ -39,35 +104,23 @@ def study_points(
     return only(points, wanted)
 
 
-def results(study: Study, points: Sequence[Point], store: Store) -> pd.DataFrame:
-    """A row for each run: its axes, its status (`missing` where the store has none), its scores and readings."""
+def study_table(study: Study, points: Sequence[Point], store: Store) -> StudyTable:
+    """What the store has of these runs."""
     import pandas as pd
 
     store = snapshot_of(store, "effects", "verdicts", among={point.config.id for point in points})
     rows = {row["run"]: row for row in rows_of(store)}
-    records = []
+    records, axes = [], dict[str, None]()
     for point in points:
-        row = rows.get(point.config.id, {})
-        scores = {name: row.get(name) for name in SCORES} | {"status": row.get("status", "missing")}
-        records.append({**_axes(point), "run": point.config.id, **scores})
+        row, place = rows.get(point.config.id, {}), _axes(point)
+        axes |= dict.fromkeys(place)
+        scores = {name: row.get(name) for name in STATUS} | {"status": row.get("status", "missing")}
+        records.append({**place, "run": point.config.id, **scores})
     frame = pd.DataFrame(records)
-    numbers = [name for name in SCORES if name != "status"]
+    numbers = [name for name in STATUS if name != "status"]
     frame[numbers] = frame[numbers].astype(float)
-    return frame.join(_readings(study, frame, store), on="run").join(_verdicts(frame, store), on="run")
-
-
-def chosen(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
-    """For each combination of axes but the learning rate: the run with the highest dev accuracy, then likelihood.
-
-    Where no run of a combination has an accuracy (all diverged, failed or missing), its first row stands for it.
-    """
-    if study.every_rate or frame.empty:
-        return frame
-    columns = list(frame.columns)
-    axes = [name for name in columns[: columns.index("run")] if name != "lr"]
-    ranked = frame.sort_values(["dev_accuracy", "dev_likelihood"], ascending=False, na_position="last", kind="stable")
-    best = ranked.groupby(axes, sort=False, dropna=False).head(1)
-    return best.sort_index().reset_index(drop=True)
+    frame = frame.join(_readings(study, frame, store), on="run").join(_verdicts(frame, store), on="run")
+    return StudyTable(study, tuple(axes), tuple(study.readings), frame)
 
 
 def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
@@ -83,31 +136,18 @@ def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
     return carried.sort_values("share", ascending=False, kind="stable").drop_duplicates("run").set_index("run")
 
 
-def charts(study: Study, frame: pd.DataFrame, store: Store, scale: str) -> dict[str, ChartType]:
-    """The study's figure and its learning curves, by the name of their files; `frame` has every run."""
-    from mecheval.figures import curves
-
-    about = f"(figure {study.figure}, scale {scale})"
-    store = snapshot_of(store, "history", among=set(frame["run"]))
-    history = store.query("select * from history") if (frame["status"] != "missing").any() else frame[:0]
-    drawn = {f"{study.name}-{scale}": study.draw(chosen(study, frame), f"{study.question} {about}")}
-    if len(history):
-        drawn[f"{study.name}-{scale}-curves"] = curves(history, frame, f"{study.name}: learning curves {about}")
-    return drawn
-
-
 def _readings(study: Study, frame: pd.DataFrame, store: Store) -> pd.DataFrame:
     """original, corrupted and the study's readings, by run."""
     import pandas as pd
 
-    names = ["original", "corrupted", *(reading.name for reading in study.readings)]
+    names = [*GAP, *(reading.name for reading in study.readings)]
     found = pd.DataFrame(index=pd.Index(frame["run"].unique(), name="run"), columns=names, dtype=float)
     if (frame["status"] == "missing").all():
         return found
     effects = store.query(f"select * from effects where state = '{STATE}'")
     effects = effects[effects["run"].isin(found.index)]
     test = effects[effects["split"] == "test"].groupby("run").first()
-    for name in ("original", "corrupted"):
+    for name in GAP:
         found[name] = test[name].reindex(found.index)
     for reading in study.readings:
         here = effects[(effects["split"] == reading.split) & (effects["role"] == reading.role)]

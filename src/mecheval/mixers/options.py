@@ -1,0 +1,171 @@
+"""What can be set of each built-in mixer, and how mixers are found by name. Nothing here needs torch.
+
+Configs, run ids and listings of studies are made from these alone; a mixer itself is imported when it is built.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from mecheval.errors import UnknownName, parse_options
+from mecheval.mixers.own import OwnMixers
+from mecheval.registry import Registry
+
+if TYPE_CHECKING:  # slow to import
+    from torch import nn
+
+MAX_WIDTH, MAX_LENGTH = 1 << 17, 1 << 24
+"""Upper bounds of options that count channels or heads, and of those that count tokens: far above any honest model."""
+MAX_TAPS = 4096
+"""The largest number of taps of a short convolution."""
+LONG = -1
+"""The kernel size that stands for an implicit long convolution."""
+
+
+class MixerOptions(BaseModel):
+    """Closed and frozen; named as in the upstream layer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    positions: ClassVar[Literal["none", "learned"]] = "none"
+    """The position embeddings that a model uses unless the config names others."""
+
+
+class AttentionOptions(MixerOptions):
+    """Options of attention."""
+
+    positions = "learned"
+    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
+    bias: bool = Field(False, description="bias of the q, k, v projection; the output projection always has one")
+    rotary: bool = Field(False, description="rotate q and k by position (beyond the paper)")
+
+
+def check_kernel(size: int) -> int:
+    """`size`, if it is a kernel size."""
+    if not 1 <= size <= MAX_TAPS and size != LONG:
+        raise ValueError(f"a kernel size is 1 to {MAX_TAPS}, or {LONG} for an implicit long convolution")
+    return size
+
+
+class BaseConvOptions(MixerOptions):
+    """Options of BaseConv."""
+
+    kernel_size: int | list[int] = Field(
+        [3, LONG], description="taps by layer, repeating; one number = all layers; -1 = long"
+    )
+    l_max: int = Field(1024, ge=2, le=MAX_LENGTH, description="longest document of the long convolution")
+
+    @field_validator("kernel_size")
+    @classmethod
+    def _sizes(cls, value: int | list[int]) -> int | list[int]:
+        for size in [value] if isinstance(value, int) else value:
+            check_kernel(size)
+        if value == [] or (isinstance(value, list) and len(value) > 1000):
+            raise ValueError("name 1 to 1000 kernel sizes")
+        return value
+
+
+class BasedOptions(MixerOptions):
+    """Options of Based."""
+
+    kernel_size: int = Field(3, description="taps of its convolution layers; -1 = implicit long convolution")
+    feature_dim: int = Field(8, ge=1, le=4096, description="f, width of a head's queries and keys")
+    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads of the linear attention")
+    l_max: int = Field(1024, ge=2, le=MAX_LENGTH, description="longest document of an implicit long convolution")
+
+    @field_validator("kernel_size")
+    @classmethod
+    def _size(cls, value: int) -> int:
+        return check_kernel(value)
+
+
+class DeltaNetOptions(MixerOptions):
+    """Options of DeltaNet."""
+
+    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
+    use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
+    conv_size: int = Field(4, ge=1, le=MAX_TAPS, description="their taps")
+
+
+class H3Options(MixerOptions):
+    """Options of H3."""
+
+    d_state: int = Field(1024, ge=2, le=1 << 17, multiple_of=2, description="N, states of each SSM")
+    head_dim: int = Field(2, ge=1, le=MAX_WIDTH, description="P, channels of a head")
+    l_max: int = Field(1024, ge=1, le=MAX_LENGTH, description="longest document")
+
+
+class HyenaOptions(MixerOptions):
+    """Options of Hyena."""
+
+    filter_order: int = Field(64, ge=1, le=4096, description="width of the filter's MLP")
+    short_filter_order: int = Field(3, ge=1, le=MAX_TAPS, description="taps of the short convolution")
+    filter_bias: bool = Field(False, description="skip term of the long convolution (off in the paper)")
+    l_max: int = Field(1024, ge=2, le=MAX_LENGTH, description="longest document")
+
+
+class MambaOptions(MixerOptions):
+    """Options of Mamba."""
+
+    d_state: int = Field(16, ge=1, le=1 << 17, description="N, states of each channel")
+    d_conv: int = Field(4, ge=0, le=MAX_TAPS, description="taps of the short convolution; 0 = no convolution")
+    expand: int = Field(2, ge=1, le=256, description="E / D, channels for each model dimension")
+
+
+BUILT_IN: dict[str, tuple[str, type[MixerOptions]]] = {
+    "attention": ("mecheval.mixers.attention:Attention", AttentionOptions),
+    "base_conv": ("mecheval.mixers.base_conv:BaseConv", BaseConvOptions),
+    "based": ("mecheval.mixers.based:build_based", BasedOptions),
+    "delta_net": ("mecheval.mixers.delta_net:DeltaNet", DeltaNetOptions),
+    "h3": ("mecheval.mixers.h3:H3", H3Options),
+    "hyena": ("mecheval.mixers.hyena:Hyena", HyenaOptions),
+    "mamba": ("mecheval.mixers.mamba:Mamba", MambaOptions),
+}
+"""Name -> where the mixer is written, and its options; a new mixer has a line here."""
+
+MIXERS: Registry[Callable[..., nn.Module]] = Registry(
+    "mixer", "mecheval.mixers", OwnMixers(), {name: place for name, (place, _) in BUILT_IN.items()}
+)
+"""A registered mixer is a `Mixer` class, or a function or module class called as f(d_model=..., **options).
+
+Beside those of this package and of entry points there are custom mixers, from files that MECHEVAL_MIXERS names. One
+with `Options` gets them parsed, and its layer index: f(d_model, layer, options).
+"""
+
+
+def options_of(name: str) -> type[MixerOptions] | None:
+    """The options that the mixer called `name` declares; None for one that is called with plain arguments."""
+    if name in BUILT_IN:
+        return BUILT_IN[name][1]
+    declared: type[MixerOptions] | None = getattr(MIXERS.get(name), "Options", None)
+    return declared
+
+
+def usual_positions(name: str) -> str:
+    """The position embeddings that the mixer called `name` is used with."""
+    if name in BUILT_IN:
+        return BUILT_IN[name][1].positions
+    return str(getattr(MIXERS.get(name), "positions", "none"))
+
+
+def check_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of the mixer called `name` as plain data, defaults filled in where it declares them."""
+    known = options_of(name)
+    if known is not None:
+        return parse_options(known, name, options).model_dump(mode="json")
+    check_arguments(MIXERS.get(name), name, options)
+    return options
+
+
+def check_arguments(factory: Callable[..., nn.Module], name: str, options: dict[str, Any]) -> set[str]:
+    """The arguments that a mixer from elsewhere names; an option that is not among them is an error."""
+    accepted = inspect.signature(factory).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+        for option in options:
+            if option not in accepted:
+                raise UnknownName(f"option of {name}", option, set(accepted) - {"d_model", "layer"})
+    return set(accepted)
