@@ -7,26 +7,61 @@ it: `q = self.q(q)`. With nobody listening that is one attribute look-up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor, nn
+from mecheval.types import SHORT_CONVOLUTIONS
+
+if TYPE_CHECKING:  # reading results by site needs no torch
+    from torch import Tensor, nn
+
+Kind = Literal["stream", "mixer", "mlp", "short_conv", "state", "inside"]
+"""What an activation is to the rule behind the verdict.
+
+stream: the residual stream at the input or output of a block; mixer, mlp: what enters and leaves these; short_conv: the
+output of a short convolution inside a mixer; state: a recurrent state; inside: anything else inside a mixer.
+"""
+
+
+class Site(str):
+    """The name of an activation, such as `blocks.1.mixer.conv`, with what it names: nobody parses the name.
+
+    `block` counts from 0 (None for an activation outside all layers), `part` is the name inside the block. The sites of
+    a module from elsewhere have that module's own names.
+    """
+
+    __slots__ = ("block", "kind", "part")
+    block: int | None
+    part: str
+    kind: Kind
+
+    def __new__(cls, block: int | None, part: str, kind: Kind = "inside", name: str | None = None) -> Site:
+        """`name` is `blocks.<block>.<part>` unless it is given."""
+        site = super().__new__(cls, name or (part if block is None else f"blocks.{block}.{part}"))
+        site.block, site.part, site.kind = block, part, kind
+        return site
+
+    def __getnewargs__(self) -> tuple[int | None, str, Kind, str]:  # type: ignore[override]
+        """What a copy is made from."""
+        return self.block, self.part, self.kind, str(self)
 
 
 class Tap:
     """Names one activation.
 
-    `shape` says its axes, e.g. "B L D"; the axis called L is the position in the document. A listener gets the
-    activation and returns what the model goes on with. `readonly` marks what the model does not compute with
-    (a recurrent state, rebuilt for whoever reads it): listening there changes nothing.
+    `shape` names its axes, e.g. "B L D"; the axis called L is the position in the document. A listener gets the
+    activation and returns what the model continues with. `readonly` marks what the model does not compute with (a
+    recurrent state, rebuilt for whoever reads it): listening there changes nothing.
     """
 
-    __slots__ = ("listener", "name", "readonly", "shape")
+    __slots__ = ("kind", "listener", "name", "readonly", "shape")
 
-    def __init__(self, name: str, shape: str = "B L D", *, readonly: bool = False) -> None:
+    def __init__(self, name: str, shape: str = "B L D", *, kind: Kind | None = None, readonly: bool = False) -> None:
         self.name, self.shape, self.readonly = name, shape, readonly
+        self.kind: Kind = kind or ("short_conv" if name in SHORT_CONVOLUTIONS else "state" if readonly else "inside")
         self.listener: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """X itself, or what the listener makes of it."""
+        """x itself, or what the listener makes of it."""
         return x if self.listener is None else self.listener(x)
 
     @property

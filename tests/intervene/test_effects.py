@@ -15,7 +15,7 @@ from mecheval.intervene import grid as grid_module
 from mecheval.intervene.roles import NOWHERE, positions
 from mecheval.types import Batch
 
-COLUMNS = ["site", "role", "original", "corrupted", "restored", "attribution", "share", "n"]
+COLUMNS = ["site", "block", "part", "kind", "role", "original", "corrupted", "restored", "attribution", "share", "n"]
 
 
 def p_answer(lm: nn.Module, batch: Batch) -> Tensor:

@@ -12,6 +12,7 @@ from mecheval.intervene import Depths, Rule, verdict
 from mecheval.intervene.effects import Documents, summarise
 from mecheval.intervene.grid import Likelihoods
 from mecheval.intervene.mechanism import Finding, depths_of, judge
+from mecheval.sites import Kind, Site
 from mecheval.types import CARRIERS
 
 
@@ -23,8 +24,10 @@ def shares(depths: Depths, **given: float) -> Any:
 
 
 def lm_depths(layers: int, convolution: bool = False) -> Depths:
-    sites = [f"blocks.{i}.{name}" for i in range(layers) for name in ("input", "output", *["mixer.conv"] * convolution)]
-    return depths_of(sites)
+    parts: dict[str, Kind] = {"input": "stream", "output": "stream"}
+    if convolution:
+        parts["mixer.conv"] = "short_conv"
+    return depths_of(Site(i, part, kind) for i in range(layers) for part, kind in parts.items())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,8 @@ def effects(
     clean, broken = around(original), around(corrupted)
     rows = [[broken + share.get(role, 0.0) * (clean - broken) for role in CARRIERS]]
     restored = torch.stack([torch.stack(row) for row in [rows[0], rows[0]]])
-    documents = Documents(["blocks.0.input", "blocks.1.input"], CARRIERS, clean, Likelihoods(broken, restored))
+    sites = [Site(i, "input", "stream") for i in range(2)]
+    documents = Documents(sites, CARRIERS, clean, Likelihoods(broken, restored))
     return summarise(documents)
 
 
@@ -157,7 +161,7 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match=r"no row for site blocks.1.input at role next_key"):
         verdict(table[table["role"] != "next_key"])
     with pytest.raises(UserError, match="name the boundaries between layers"):
-        verdict(table.assign(site="encoder.output"))
+        verdict(table.assign(block=None))
     with pytest.raises(UserError, match="at least one table"):
         verdict([])
     named = pd.DataFrame(table.replace("blocks.1.input", "layers.1").to_dict("records"))
@@ -166,8 +170,9 @@ def test_mistakes_are_named() -> None:
 
 def test_one_layer_without_a_convolution_can_only_retrieve_directly() -> None:
     clean, broken = torch.full((16,), 0.9), torch.full((16,), 0.2)
-    documents = Documents(["blocks.0.input"], CARRIERS, clean, Likelihoods(broken, torch.zeros(1, len(CARRIERS), 16)))
-    found = verdict(summarise(documents))
-    assert found.finding == Finding("direct_retrieval", 0)
-    assert found.agreement == 1.0
-    assert len(found.shares) == 0
+    found = Likelihoods(broken, torch.zeros(1, len(CARRIERS), 16))
+    documents = Documents([Site(0, "input", "stream")], CARRIERS, clean, found)
+    judged = verdict(summarise(documents))
+    assert judged.finding == Finding("direct_retrieval", 0)
+    assert judged.agreement == 1.0
+    assert len(judged.shares) == 0

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene import Depths
+from mecheval.intervene.effects import default_sites
 from mecheval.intervene.mechanism import depths_of
-from mecheval.intervene.places import listening
+from mecheval.intervene.places import listening, place
 from mecheval.model import LM
+from mecheval.sites import Site
 from mecheval.types import SHORT_CONVOLUTIONS
 
 
@@ -45,8 +47,8 @@ class Answering(nn.Module):
 class Sites:
     """Where a model is intervened on, and which of these decide the verdict."""
 
-    every: tuple[str, ...]
-    inputs: tuple[str, ...]  # of the layers, in order
+    every: tuple[Site, ...]
+    inputs: tuple[Site, ...]  # of the layers, in order
     depths: Depths
 
     @property
@@ -63,9 +65,9 @@ def sites_of(
         if layers or mixers:
             raise UserError("an LM knows its layers and mixers; leave out layers= and mixers=.")
         depths = depths_of(model.sites())
-        every = list(extra or [name for name, tap in model.taps().items() if not tap.readonly])
-        inputs = tuple(f"blocks.{i}.input" for i in range(model.n_layers))
-        return Sites(tuple(dict.fromkeys([*every, *depths.sites])), inputs, depths)
+        names = [*(extra or default_sites(model)), *depths.sites]
+        first = tuple(Site(i, "input", "stream") for i in range(model.n_layers))
+        return Sites(tuple(place(model, name).site for name in dict.fromkeys(names)), first, depths)
     known = dict(model.named_modules())
     chosen = list(layers) if layers is not None else find_layers(model)
     if not chosen:
@@ -75,11 +77,13 @@ def sites_of(
             raise UnknownName("submodule", path, [name for name in known if name])
     if len(set(chosen)) < len(chosen):
         raise UserError(f"layers: each once (got {', '.join(chosen)}).")
-    ends = [f"{path}.{end}" for path in chosen for end in ("input", "output")]
-    every = [*ends, *(f"{path}.output" for path in mixers), *(extra or [])]
-    inputs = tuple(f"{path}.input" for path in chosen)
-    inside = tuple(tuple(site for site in extra or [] if _is_convolution(site, path, known)) for path in chosen)
-    return Sites(tuple(dict.fromkeys(every)), inputs, Depths(inputs[1:], inside))
+    inputs, outputs = (
+        [Site(i, end, "stream", f"{path}.{end}") for i, path in enumerate(chosen)] for end in ("input", "output")
+    )
+    ends = [site for pair in zip(inputs, outputs, strict=True) for site in pair]
+    inside = [*(f"{path}.output" for path in mixers), *(extra or [])]
+    every = [*ends, *(_inside(name, chosen) for name in inside)]
+    return Sites(tuple(dict.fromkeys(every)), tuple(inputs), depths_of(every))
 
 
 def find_layers(model: nn.Module) -> list[str]:
@@ -136,9 +140,14 @@ def check_sites(model: nn.Module, tokens: Tensor, sites: Sites) -> int:
     return shapes[sites.inputs[0]][-1]
 
 
-def _is_convolution(site: str, layer: str, known: Mapping[str, nn.Module]) -> bool:
-    path = site.removesuffix(".output")
-    return path.startswith(f"{layer}.") and path.rpartition(".")[2] in SHORT_CONVOLUTIONS and path in known
+def _inside(name: str, layers: Sequence[str]) -> Site:
+    """The site called `name`, with the layer that it is inside of; a short convolution is known by its name."""
+    path = name.removesuffix(".output")
+    for i, layer in enumerate(layers):
+        if path.startswith(f"{layer}."):
+            short = path.rpartition(".")[2] in SHORT_CONVOLUTIONS
+            return Site(i, name.removeprefix(f"{layer}."), "short_conv" if short else "inside", name)
+    return Site(None, name)
 
 
 def _kind(answer: Any) -> str:

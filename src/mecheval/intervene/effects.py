@@ -15,6 +15,7 @@ from mecheval.intervene.grid import Likelihoods, document_bytes, read, run_grid
 from mecheval.intervene.places import place
 from mecheval.intervene.roles import ALL_ROLES, Roles, positions
 from mecheval.model import LM
+from mecheval.sites import Site
 from mecheval.types import Batch
 
 if TYPE_CHECKING:
@@ -36,21 +37,22 @@ class Documents:
     They travel with the table as `effects.attrs["documents"]`; two are equal only if they are the same object.
     """
 
-    def __init__(self, sites: Sequence[str], roles: Sequence[str], original: Tensor, found: Likelihoods) -> None:
+    def __init__(self, sites: Sequence[Site], roles: Sequence[str], original: Tensor, found: Likelihoods) -> None:
         self.sites, self.roles = list(sites), list(roles)
+        self._place = {(str(site), role): (s, r) for s, site in enumerate(sites) for r, role in enumerate(roles)}
         self.original, self.corrupted = original, found.base  # (n,)
         self.restored = found.edited  # (sites, roles, n)
 
     def at(self, site: str, role: str) -> Tensor:
         """Restored likelihoods (n,) of one intervention."""
-        return self.restored[self.sites.index(site), self.roles.index(role)]
+        return self.restored[self._place[site, role]]
 
 
-def default_sites(model: nn.Module) -> list[str]:
+def default_sites(model: nn.Module) -> list[Site]:
     """Inputs and outputs of every block, mixer and MLP, and all sites inside the mixers that can be replaced."""
     if not isinstance(model, LM):
         raise UserError("name the sites of a module that is not an LM: `<submodule>.output` or `<submodule>.input`.")
-    return [name for name, tap in model.taps().items() if not tap.readonly]
+    return [site for site in model.sites() if not model.taps()[site].readonly]
 
 
 def interchange(
@@ -66,17 +68,14 @@ def interchange(
 ) -> pd.DataFrame:
     """A row for each site and role: what putting the clean activation back into the corrupted run restores.
 
-    Columns: site, role, original, corrupted, restored (mean likelihoods of the answer), attribution = restored -
-    corrupted, share = attribution / (original - corrupted), n documents. `per_document` gives a row for each document
-    instead, with its number as `document`. `model` is an `LM`, or any module that maps tokens (n, L) to logits
-    (n, L, V) with `sites` named by submodule, e.g. `layers.0.attn.output`; for those every edit is a whole run.
-    `budget_mb` bounds the memory of the activations; `seed` chooses the positions of the role `random`.
+    Columns: site, block, part, kind (see `Site`), role; original, corrupted, restored (mean likelihoods of the answer),
+    attribution = restored - corrupted, share = attribution / (original - corrupted), n documents. `per_document` gives
+    a row for each document instead, with its number as `document`. `model` is an `LM`, or any module that maps tokens
+    (n, L) to logits (n, L, V) with `sites` named by submodule, e.g. `layers.0.attn.output`; for those every edit is a
+    whole run. `budget_mb` bounds the memory of the activations; `seed` chooses the positions of the role `random`.
     """
     _check(clean, corrupted)
-    sites = default_sites(model) if sites is None else list(sites)
-    for site in sites:
-        if place(model, site).readonly:
-            raise UserError(f"site {site} can only be read: the model does not compute with it.")
+    asked = default_sites(model) if sites is None else [_replaceable(model, site) for site in sites]
     where = _before_the_answer(clean, positions(clean, roles, seed))
     training = model.training
     model.eval()
@@ -84,15 +83,23 @@ def interchange(
         parts = []
         for rows in _document_slices(model, clean, budget_mb):
             there = {role: at[rows] for role, at in where.items()}
-            parts.append(_slice(model, _cut(clean[rows]), _cut(corrupted[rows]), sites, there, budget_mb))
+            parts.append(_slice(model, _cut(clean[rows]), _cut(corrupted[rows]), asked, there, budget_mb))
     finally:
         model.train(training)
     original = torch.cat([part[0] for part in parts])
     found = Likelihoods(
         torch.cat([part[1].base for part in parts]), torch.cat([part[1].edited for part in parts], dim=-1)
     )
-    documents = Documents(sites, list(where), original, found)
+    documents = Documents(asked, list(where), original, found)
     return _rows_of_documents(documents, clean.index) if per_document else summarise(documents)
+
+
+def _replaceable(model: nn.Module, name: str) -> Site:
+    """The site of this name, or an error if the model does not compute with what is there."""
+    found = place(model, name)
+    if found.readonly:
+        raise UserError(f"site {name} can only be read: the model does not compute with it.")
+    return found.site
 
 
 def _slice(
@@ -118,6 +125,11 @@ def _document_slices(model: nn.Module, batch: Batch, budget_mb: float) -> list[s
     return [slice(first, first + size) for first in range(0, len(batch), size)]
 
 
+def columns_of(site: Site) -> dict[str, Any]:
+    """A site as columns of a table."""
+    return {"site": str(site), "block": site.block, "part": site.part, "kind": site.kind}
+
+
 def summarise(documents: Documents) -> pd.DataFrame:
     """Means over documents; over those that have the role."""
     import pandas as pd
@@ -132,7 +144,7 @@ def summarise(documents: Documents) -> pd.DataFrame:
             )
             gap, attribution = original - corrupted, restored - corrupted
             rows.append({
-                "site": site, "role": role, "original": original, "corrupted": corrupted, "restored": restored,
+                **columns_of(site), "role": role, "original": original, "corrupted": corrupted, "restored": restored,
                 "attribution": attribution, "share": attribution / gap if gap >= MIN_GAP else float("nan"), "n": n,
             })  # fmt: skip
     frame = pd.DataFrame(rows)
@@ -152,8 +164,9 @@ def _rows_of_documents(documents: Documents, index: Tensor) -> pd.DataFrame:
 
     original, corrupted, restored = map(spread, (documents.original, documents.corrupted, documents.restored))
     gap = original - corrupted
-    return pd.DataFrame({
-        "site": np.repeat(documents.sites, len(documents.roles) * n),
+    each = pd.DataFrame([columns_of(site) for site in documents.sites])
+    columns = each.loc[np.repeat(each.index, len(documents.roles) * n)].reset_index(drop=True)
+    return columns.assign(**{
         "role": np.tile(np.repeat(documents.roles, n), len(documents.sites)),
         "document": spread(index.cpu()),
         "original": original,
@@ -178,25 +191,26 @@ def ablate(
     """A row for each site and role: what becomes of the likelihood of the answer when `edit` acts there.
 
     `edit` is Zero(), Mean(), Noise(1.0) or any function of the activations (n, ...); the documents are run together, so
-    that `Mean` is over all of them. Columns: site, role, original, edited, drop = original - edited, n.
+    that `Mean` is over all of them. Columns: site, block, part, kind, role; original, edited, drop = original - edited,
+    n.
     """
     import pandas as pd
 
-    sites = default_sites(model) if sites is None else list(sites)
+    asked = default_sites(model) if sites is None else [place(model, site).site for site in sites]
     where = _before_the_answer(batch, positions(batch, roles, seed))
     training = model.training
     model.eval()
     try:
-        found = run_grid(model, _cut(batch), lambda site, role: edit, sites, where, int(budget_mb * 2**20))
+        found = run_grid(model, _cut(batch), lambda site, role: edit, asked, where, int(budget_mb * 2**20))
     finally:
         model.train(training)
     rows = []
-    for s, site in enumerate(sites):
+    for s, site in enumerate(asked):
         for r, role in enumerate(where):
             there = ~found.edited[s, r].isnan()
             original, edited = float(found.base[there].mean()), float(found.edited[s, r, there].mean())
             rows.append({
-                "site": site, "role": role, "original": original, "edited": edited, "drop": original - edited,
+                **columns_of(site), "role": role, "original": original, "edited": edited, "drop": original - edited,
                 "n": int(there.sum()),
             })  # fmt: skip
     return pd.DataFrame(rows)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mecheval.errors import UserError
 from mecheval.intervene.effects import KEY, Documents
-from mecheval.intervene.mechanism import STORES, Cell, Depths, Finding, Label, Rule, depths_of, judge, words
+from mecheval.intervene.mechanism import STORES, Cell, Depths, Finding, Label, Rule, depths_of, judge, sites_in, words
 from mecheval.types import CARRIERS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def verdict(
     tables = list(effects) if isinstance(effects, Sequence) else [effects]
     if not tables:
         raise UserError("verdict: give at least one table of effects.")
-    depths = depths or depths_of(list(tables[0]["site"]))
+    depths = depths or depths_of(sites_in(tables[0]))
     point = np.stack([_measured(table, depths.cells) for table in tables])  # (runs, cells + 2)
     drawn = _resampled(tables, depths.cells, resamples, seed)  # (resamples, cells + 2)
 

@@ -9,7 +9,6 @@ n documents, L tokens, D width, P edits in one stack.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from mecheval.intervene.edits import Edit, Intervention, at_positions, patch
 from mecheval.intervene.places import Listener, listening, place
 from mecheval.intervene.roles import NOWHERE
 from mecheval.model import LM
+from mecheval.sites import Site
 from mecheval.types import Batch
 
 WIDTHS, LENGTHS = 64, 8
@@ -135,7 +135,9 @@ def _stacked(lm: LM, base: Batch, edits: Edits, sites: Sequence[str], where: Pos
     edited = unedited.expand(len(sites), len(where), n).clone()
     jobs: dict[tuple[int, str, str], Job] = {}
     for s, asked in enumerate(sites):
-        block, inner = _parse(asked)
+        site = place(lm, asked).site
+        assert site.block is not None  # all sites of an LM are inside its blocks
+        block, inner = site.block, site.part
         if inner == "output" and block + 1 < lm.n_layers:  # the same tensor, with less to compute after it
             block, inner = block + 1, "input"
         last = block == lm.n_layers - 1
@@ -144,7 +146,7 @@ def _stacked(lm: LM, base: Batch, edits: Edits, sites: Sequence[str], where: Pos
             nothing_follows = last and inner in AFTER_MIXING and not (places == at).any()
             if nothing_follows or torch.equal(new, values[asked][role]):
                 continue  # exactly as without the edit
-            job = Job(f"blocks.{block}.{inner}", places.clamp(min=0), new.to(values[asked][role]), [])
+            job = Job(Site(block, inner), places.clamp(min=0), new.to(values[asked][role]), [])
             jobs.setdefault((block, inner, role), job).rows.append((s, r))
     stack = max(1, budget // (n * document_bytes(lm, length)))
     for block in range(lm.n_layers):
@@ -190,10 +192,3 @@ def _run_stack(
     with listening(lm, listeners):
         logits = lm.resume(block, stacked, at.repeat(P))
     return answer_likelihood(logits, answers.repeat(P)).view(P, n)
-
-
-def _parse(site: str) -> tuple[int, str]:
-    """blocks.1.mixer.conv -> (1, mixer.conv)."""
-    found = re.fullmatch(r"blocks\.(\d+)\.(.+)", site)
-    assert found is not None  # `place` has checked the name
-    return int(found[1]), found[2]

@@ -7,16 +7,19 @@ tells where the association is on its way: still at the key, stored at the value
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mecheval.errors import UserError
-from mecheval.types import CARRIERS, SHORT_CONVOLUTIONS
+from mecheval.sites import Site
+from mecheval.types import CARRIERS
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
 
 Label = Literal["induction", "direct_retrieval", "conv_association", "mixed", "not_learnt", "undetermined"]
 Cell = tuple[str, str]  # site, role
@@ -66,7 +69,8 @@ class Depths:
     @property
     def sites(self) -> list[str]:
         """All of them: effects at these are enough for a verdict."""
-        return list(dict.fromkeys(site for site, _ in self.cells)) or ["blocks.0.input"]
+        inside = [site for layer in self.convolutions for site in layer]
+        return [*self.boundaries, *inside] or [Site(0, "input", "stream")]
 
     @property
     def cells(self) -> list[Cell]:
@@ -75,14 +79,22 @@ class Depths:
         return [(site, role) for site in self.boundaries for role in CARRIERS] + inside
 
 
-def depths_of(sites: Sequence[str]) -> Depths:
-    """The deciding sites among those of an `LM`."""
-    layers = 1 + max((int(m[1]) for site in sites if (m := re.match(r"blocks\.(\d+)\.", site))), default=-1)
+def depths_of(sites: Iterable[Site]) -> Depths:
+    """The sites that decide among all sites of a model."""
+    there = list(dict.fromkeys(sites))
+    layers = 1 + max((site.block for site in there if site.block is not None), default=-1)
     if not layers:
-        raise UserError("verdict: name the boundaries between layers; these sites are not those of an LM.")
-    short = [site for site in dict.fromkeys(sites) if site.rpartition(".")[2] in SHORT_CONVOLUTIONS]
-    inside = [tuple(site for site in short if site.startswith(f"blocks.{i}.mixer.")) for i in range(layers)]
-    return Depths(tuple(f"blocks.{layer}.input" for layer in range(1, layers)), tuple(inside))
+        raise UserError("verdict: name the boundaries between layers; these sites are in no layer.")
+    inputs = {site.block: site for site in there if site.kind == "stream" and site.part == "input"}
+    inside = [tuple(site for site in there if site.block == i and site.kind == "short_conv") for i in range(layers)]
+    return Depths(tuple(inputs.get(layer, Site(layer, "input", "stream")) for layer in range(1, layers)), tuple(inside))
+
+
+def sites_in(effects: pd.DataFrame) -> list[Site]:
+    """The sites of a table of effects, from its columns site, block, part and kind."""
+    rows = effects[["site", "block", "part", "kind"]].drop_duplicates("site").itertuples(index=False)
+    return [Site(None if block != block or block is None else int(block), part, kind, name)
+            for name, block, part, kind in rows]  # fmt: skip
 
 
 def judge(shares: NDArray[np.float64], gap: float, depths: Depths, rule: Rule) -> Finding:

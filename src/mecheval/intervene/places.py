@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError
 from mecheval.model import LM
-from mecheval.sites import Tap
+from mecheval.sites import Site, Tap
 
 Listener = Callable[[Tensor], Tensor]
 
@@ -20,7 +20,7 @@ Listener = Callable[[Tensor], Tensor]
 class Place:
     """An activation with a name. `axis` is its position axis; axis 0 is the document."""
 
-    name: str
+    site: Site
     axis: int
     readonly: bool
     attach: Callable[[Listener], Callable[[], None]]  # returns what detaches the listener again
@@ -36,8 +36,8 @@ def place(model: nn.Module, name: str) -> Place:
         taps = model.taps()
         if name not in taps:
             raise UnknownName("site", name, taps)
-        tap = taps[name]
-        return Place(name, tap.position_axis, tap.readonly, lambda listener: _attach_tap(tap, listener))
+        tap, site = taps[name], next(site for site in model.sites() if site == name)
+        return Place(site, tap.position_axis, tap.readonly, lambda listener: _attach_tap(tap, listener))
     path, _, end = name.rpartition(".")
     modules = dict(model.named_modules())
     if end in ("input", "output") and path in modules:
@@ -46,7 +46,8 @@ def place(model: nn.Module, name: str) -> Place:
         module, at_input = modules[name], False
     else:
         raise UnknownName("site", name, [f"{path}.output" for path in modules if path])
-    return Place(name, 1, False, lambda listener: _attach_hook(module, at_input, listener))
+    site = name if isinstance(name, Site) else Site(None, name)
+    return Place(site, 1, False, lambda listener: _attach_hook(module, at_input, listener))
 
 
 @contextmanager

@@ -35,16 +35,16 @@ class Block(nn.Module):
     def __init__(self, d_model: int, mixer: nn.Module) -> None:
         super().__init__()
         self.is_mamba = getattr(mixer, "block", "transformer") == "mamba"
-        self.input = Tap("input")
+        self.input = Tap("input", kind="stream")
         self.norm1: nn.Module = RMSNorm(d_model) if self.is_mamba else nn.LayerNorm(d_model)
-        self.mixer_input = Tap("mixer.input")
+        self.mixer_input = Tap("mixer.input", kind="mixer")
         self.mixer = mixer
-        self.mixer_output = Tap("mixer.output")
+        self.mixer_output = Tap("mixer.output", kind="mixer")
         if not self.is_mamba:
-            self.mlp_input, self.mlp_output = Tap("mlp.input"), Tap("mlp.output")
+            self.mlp_input, self.mlp_output = Tap("mlp.input", kind="mlp"), Tap("mlp.output", kind="mlp")
             self.norm2 = nn.LayerNorm(d_model)
             self.mlp = MLP(d_model)
-        self.output = Tap("output")
+        self.output = Tap("output", kind="stream")
         self._taps = self._collect()
 
     def forward(self, h: Tensor, at: Tensor | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from mecheval.mixers import MIXERS
 from mecheval.mixers.base import make_mixer
 from mecheval.model.block import Block
 from mecheval.model.init import STD, init_mamba, init_transformer
-from mecheval.sites import Tap
+from mecheval.sites import Site, Tap
 from mecheval.types import Positions
 
 
@@ -101,13 +101,16 @@ class LM(nn.Module):
         return logits if at is None or at.dim() > 1 else logits[:, 0]
 
     def taps(self) -> dict[str, Tap]:
-        """Site name -> tap, in the order in which they happen."""
-        blocks = enumerate(self._blocks())
-        return {f"blocks.{i}.{name}": tap for i, block in blocks for name, tap in block.taps().items()}
+        """Site -> tap, in the order in which they happen."""
+        return dict(self._sites())
 
-    def sites(self) -> list[str]:
-        """Names of all activations that can be read or replaced."""
-        return list(self.taps())
+    def sites(self) -> list[Site]:
+        """All activations that can be read or replaced; a site is its name, and knows its block and kind."""
+        return [site for site, _ in self._sites()]
+
+    def _sites(self) -> list[tuple[Site, Tap]]:
+        blocks = enumerate(self._blocks())
+        return [(Site(i, part, tap.kind), tap) for i, block in blocks for part, tap in block.taps().items()]
 
     def state_size(self, length: int) -> int | None:
         """Numbers carried from token to token by all layers; None when a mixer does not say."""

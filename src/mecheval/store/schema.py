@@ -29,6 +29,8 @@ class Column:
     name: str
     type: str
     meaning: str
+    older: str = ""
+    """SQL that gives the column for rows that were written before it existed."""
 
     def clean(self, value: Any) -> Any:
         """`value` as plain Python, or a ValueError that names the column; NaN is None.
@@ -60,11 +62,12 @@ class Table:
     order: tuple[str, ...]
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """A row that has not exactly these columns is an error that names the column."""
+        """An error that names the column of a row that lacks one or has others; one with `older` may be left out."""
         names = {column.name for column in self.columns}
+        needed = {column.name for column in self.columns if not column.older}
         for row in rows:
-            if row.keys() != names:
-                name = min(row.keys() ^ names)
+            if not needed <= row.keys() <= names:
+                name = min((needed - row.keys()) | (row.keys() - names))
                 raise ValueError(f"{'missing' if name in names else 'unknown'} column {name!r} of table {self.name}")
 
 
@@ -180,6 +183,15 @@ EVALUATIONS = Table(
     order=("run", "step", "state", "split"),
 )
 
+OLDER_BLOCK = r"try_cast(regexp_extract(site, '^blocks\.(\d{1,6})\.', 1) AS INTEGER)"
+OLDER_PART = r"regexp_replace(site, '^blocks\.\d{1,6}\.', '')"
+OLDER_KIND = r"""CASE
+    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.(input|output)$') THEN 'stream'
+    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mixer\.(input|output)$') THEN 'mixer'
+    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mlp\.') THEN 'mlp'
+    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mixer\.(.*\.)?(conv|q_conv|k_conv|v_conv|shift)$') THEN 'short_conv'
+    ELSE 'inside' END"""
+
 EFFECTS = Table(
     "effects",
     (
@@ -188,6 +200,9 @@ EFFECTS = Table(
         STEP,
         SPLIT,
         Column("site", "VARCHAR", "activation that was replaced"),
+        Column("block", "INTEGER", "layer of the site, from 0", OLDER_BLOCK),
+        Column("part", "VARCHAR", "the site inside its layer", OLDER_PART),
+        Column("kind", "VARCHAR", "stream, mixer, mlp, short_conv, state or inside (a mixer)", OLDER_KIND),
         Column("role", "VARCHAR", "position at which it was replaced"),
         Column("original", "DOUBLE", "mean probability of the answer, original document"),
         Column("corrupted", "DOUBLE", "the same, corrupted document"),

@@ -61,7 +61,7 @@ def seal(connection: DuckDBPyConnection) -> None:
 def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows) -> None:
     """Make `table` from `rows`, which have exactly its columns; None and NaN are NULL."""
     table.check(rows)
-    values = [[_plain(column.clean(row[column.name])) for row in rows] for column in table.columns]
+    values = [[_plain(column.clean(row.get(column.name))) for row in rows] for column in table.columns]
     _create(connection, table)
     lists = ", ".join(f"unnest(?::{column.type}[])" for column in table.columns)  # much faster than row by row
     connection.execute(f"INSERT INTO {table.name} SELECT {lists}", values)
@@ -131,7 +131,8 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 def _insert(connection: DuckDBPyConnection, table: Table, files: Sequence[Path], *more: str) -> None:
     if files:
-        names = ", ".join([*(column.name for column in table.columns), *more])
+        columns = [f"coalesce({c.name}, {c.older}) AS {c.name}" if c.older else c.name for c in table.columns]
+        names = ", ".join([*columns, *more])
         file = f", filename = '{FROM_FILE}'" if more else ""
         read = f"read_parquet(?, union_by_name = true, hive_partitioning = false{file})"
         try:
