@@ -18,10 +18,10 @@ import torch.nn.functional as F
 
 import mecheval as me
 from benchmarks.harness import Row, interleaved, show
+from mecheval.analysis import score
 from mecheval.training import evaluate as evaluation
 from mecheval.training import loop
 from mecheval.training.data import TrainingData, evaluation_set
-from mecheval.training.evaluate import evaluate
 from mecheval.training.state import Training
 from mecheval.training.watch import Quiet
 
@@ -100,7 +100,7 @@ def run() -> list[Row]:
     settings = config(steps=1)
     task = settings.build_task()
     lm, dev = settings.build_lm(task), evaluation_set(settings, task, "dev")
-    again = interleaved({"step": many, "evaluation": lambda: evaluate(lm, dev)}, rounds=15, seconds=30)
+    again = interleaved({"step": many, "evaluation": lambda: score(lm, dev)}, rounds=15, seconds=30)
     return [
         loop_row(),
         Row("training: step, `at` against logits and loss at all positions", step, times["all"], 6.0),

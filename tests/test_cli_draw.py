@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from commands import Command
+from mecheval.analysis.runs import probe
+from mecheval.analysis.weights import weights_file
 from mecheval.cli import drawings  # noqa: F401 (it adds its commands)
 from mecheval.figures.mechanism_rows import mechanism_rows
 from mecheval.handmade import handmade
 from mecheval.store import Store
 from mecheval.store.schema import EFFECTS
-from mecheval.training.probe import probe
-from mecheval.training.weights import weights_file
 from training.runs import tiny
 
 PLACE = {"state": "last", "step": 60, "split": "test"}

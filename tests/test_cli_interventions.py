@@ -9,13 +9,13 @@ import pytest
 import mecheval as me
 from commands import Command
 from mecheval import figures
+from mecheval.analysis import score
+from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
 from mecheval.handmade import handmade
 from mecheval.intervene import ALL_ROLES
 from mecheval.store import Store
 from mecheval.training.data import evaluation_set
-from mecheval.training.evaluate import evaluate
-from mecheval.training.weights import weights_file
 from training.runs import tiny
 
 DOCUMENTS = 16
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> list[str]:
     task = config.build_task()
     lm = handmade("induction", task, d_model=48)
     folder = Store(tmp_path / "store").folder(config.id)
-    scores = vars(evaluate(lm, evaluation_set(config, task, "test")))
+    scores = score(lm, evaluation_set(config, task, "test")).to_dict()
     with folder.exclusive():
         folder.write_config(config.to_yaml())
         folder.write_files({"weights/last.safetensors": weights_file(config, "last", 60, lm.state_dict())})

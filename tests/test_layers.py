@@ -29,6 +29,7 @@ ROOMS = [
     "intervene",
     "config",
     "store",
+    "analysis",
     "training",
     "sweep",
     "studies",

@@ -8,12 +8,12 @@ import pytest
 
 import mecheval as me
 from golden.make_trained import WEIGHTS
+from mecheval.analysis import score
+from mecheval.analysis.runs import documents, load_run
+from mecheval.analysis.weights import load_weights
 from mecheval.intervene.mechanism import depths_of
 from mecheval.studies import scales
 from mecheval.training.data import evaluation_set
-from mecheval.training.evaluate import evaluate
-from mecheval.training.probe import documents, load_run
-from mecheval.training.weights import load_weights
 from mecheval.types import CARRIERS
 
 SEEDS = {"attention": (0, 1), "based": (0,), "delta_net": (0,)}
@@ -33,7 +33,7 @@ def test_a_trained_model_recalls_as_in_the_paper(mixer: str, tmp_path: Path) -> 
     for point in scales.preferred("ar", "laptop", settings, mixers=(mixer,), seed=SEEDS[mixer]):
         folder = me.train(point.config, tmp_path)
         status, run = folder.status(), load_run(folder)
-        untrained = evaluate(point.config.build_lm(), evaluation_set(point.config, run.task, "test"))
+        untrained = score(point.config.build_lm(), evaluation_set(point.config, run.task, "test"))
         assert untrained.accuracy < 0.1  # it did not know the answers before
         assert status["test_accuracy"] > 0.95
         assert status["step"] < point.config.data.steps

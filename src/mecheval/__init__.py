@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
+    from mecheval.analysis import load_lm
     from mecheval.config import RunConfig, run_config
     from mecheval.evaluation import evaluate
     from mecheval.intervene import ablate, capture, interchange, patch, verdict
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from mecheval.model import LM, load_zoology
     from mecheval.store import Store
     from mecheval.tasks import Grammar, Task, build_task
-    from mecheval.training import load_lm, train
+    from mecheval.training import train
     from mecheval.types import Batch
 
 __all__ = [
@@ -25,7 +26,7 @@ _ROOMS = {
     "Store": "store", "Grammar": "tasks", "Task": "tasks", "build_task": "tasks", "Batch": "types",
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
     "ablate": "intervene", "capture": "intervene", "interchange": "intervene", "patch": "intervene",
-    "verdict": "intervene", "load_lm": "training", "train": "training", "evaluate": "evaluation",
+    "verdict": "intervene", "load_lm": "analysis", "train": "training", "evaluate": "evaluation",
 }  # fmt: skip
 """Imported when first used, so that listing and sampling tasks does not wait for torch, nor the help for anything."""
 

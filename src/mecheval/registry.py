@@ -56,6 +56,10 @@ class Registry(Generic[T]):
         """Register, in place of whatever had this name."""
         self._classes[name] = cls
 
+    def registered(self) -> list[str]:
+        """The names of this package and of `register`, without a look at entry points."""
+        return [*self._built_in, *self._classes]
+
     def names(self) -> list[str]:
         """All names, built in, from entry points and from elsewhere, sorted."""
         others = [] if self._elsewhere is None else self._elsewhere.names()

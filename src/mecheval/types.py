@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from mecheval.errors import UnknownName
 
@@ -92,3 +92,15 @@ class Batch:
             else:
                 changed[part.name] = None if value is None else change(value)
         return Batch(**changed)
+
+    def questions(self) -> Questions:
+        """The predictions alone: documents cut after the last of them."""
+        return Questions(self.tokens[:, : int(self.predict_at.max()) + 1], self.predict_at, self.targets)
+
+
+class Questions(NamedTuple):
+    """Documents as a model reads them: k predictions in each of B documents."""
+
+    tokens: Tensor  # (B, L) int64, padded with 0
+    at: Tensor  # (B, k) int64 positions
+    targets: Tensor  # (B, k) int64 token ids

@@ -153,7 +153,7 @@ def test_ablation_drops_what_a_site_brings() -> None:
     lm = small_lm("attention")
     clean, _ = pairs(10)
     found = ablate(lm, clean, Zero(), ["blocks.0.mixer.output", "blocks.1.input"], ["key", "query"])
-    assert list(found.columns) == ["site", "role", "original", "edited", "drop", "n"]
+    assert list(found.columns) == ["site", "block", "part", "kind", "role", "original", "edited", "drop", "n"]
     with patch(lm, [Intervention("blocks.1.input", "query", Zero())], clean):
         edited = float(p_answer(lm, clean).mean())
     row = found.query("site == 'blocks.1.input' and role == 'query'").iloc[0]

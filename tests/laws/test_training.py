@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import mecheval as me
+from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
 from mecheval.mixers import MIXERS
 from mecheval.tasks import TASKS
 from mecheval.training import Interrupted, train
-from mecheval.training.weights import weights_file
 from training.runs import SignalAt, published, tiny
 
 CASES = list(itertools.product(TASKS.names(), MIXERS.names()))

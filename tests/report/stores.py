@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mecheval.analysis.runs import probe
+from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig, run_config
 from mecheval.handmade import handmade
 from mecheval.store import RunFolder, Store
 from mecheval.store.schema import EFFECTS
 from mecheval.studies import STUDIES, study_points
 from mecheval.sweep import Point
-from mecheval.training.probe import probe
-from mecheval.training.weights import weights_file
 from training.runs import tiny
 
 EVIL = "<img src=x onerror=window.hacked=1>"

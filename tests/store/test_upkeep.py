@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from commands import Command
+from mecheval.analysis.weights import weights_file
 from mecheval.store import RunFolder, Store
 from mecheval.store.upkeep import clean, verify
-from mecheval.training.weights import weights_file
 from store.examples import ID, write_run
 from training.runs import tiny
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from mecheval.analysis import score
 from mecheval.store import RunFolder, Store
 from mecheval.training import Interrupted, train
 from mecheval.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mecheval.training.data import TrainingData, evaluation_set
-from mecheval.training.evaluate import evaluate
 from mecheval.training.state import Training
 from training.runs import Recorder, SignalAt, in_child, outcome, published, tiny
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_holds_all_that_changes() -> None:
         for step in range(10):
             state.advance(data.batch(step))
             if step in (3, 6):
-                state.record(evaluate(state.lm, dev))
+                state.record(score(state.lm, dev))
         saved = state.checkpoint()
         fresh = Training(config, task)
         fresh.restore(saved)

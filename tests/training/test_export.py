@@ -11,13 +11,13 @@ import yaml
 from safetensors.torch import save, save_file
 
 import mecheval as me
+from mecheval.analysis.runs import load_run
+from mecheval.analysis.weights import weights_file
 from mecheval.digests import run_id
 from mecheval.errors import UserError
 from mecheval.training import Interrupted, train
 from mecheval.training.export import export
 from mecheval.training.plan import plan
-from mecheval.training.probe import load_run
-from mecheval.training.weights import weights_file
 from training.runs import SignalAt, tiny
 
 

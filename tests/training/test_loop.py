@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import mecheval as me
+from mecheval.analysis import score
+from mecheval.analysis.runs import alone
 from mecheval.errors import UserError
 from mecheval.mixers import MIXERS
 from mecheval.store import Store, StoreError
 from mecheval.tasks import TASKS
 from mecheval.training import Interrupted, train
 from mecheval.training.data import evaluation_set
-from mecheval.training.evaluate import evaluate
-from mecheval.training.loop import alone
 from mecheval.training.watch import Quiet
 from training.runs import Recorder, SignalAt, in_child, outcome, published, tiny
 
@@ -94,7 +94,7 @@ def test_history_evaluations_and_weights_fit_together(tmp_path: Path) -> None:
         lm = me.load_lm(folder.weights / f"{state}.safetensors")
         for split in ("dev", "test"):
             with alone(config.machine.threads):  # as in training, so that all sums are the same
-                scores = evaluate(lm, evaluation_set(config, task, split))
+                scores = score(lm, evaluation_set(config, task, split))
             [row] = evaluations.query(f"state == '{state}' and split == '{split}'").to_dict("records")
             assert (row["likelihood"], row["accuracy"], row["loss"], row["n"]) == tuple(vars(scores).values())
     best = history.sort_values(["dev_accuracy", "dev_likelihood", "step"], ascending=[False, False, True]).iloc[0]

@@ -71,10 +71,10 @@ def example(
     """Draw one document under interventions: what a run answers with one clean activation put back."""
     with aside.status("loading"):
         from mecheval import figures, show
+        from mecheval.analysis import runs as probe
         from mecheval.figures.example import example_figure
         from mecheval.intervene.explain import explain
         from mecheval.store import Store
-        from mecheval.training import probe
 
     figures.check_suffix(save)
     trained = probe.load_run(Store(store).find(run), state)

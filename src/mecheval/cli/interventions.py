@@ -37,8 +37,8 @@ def intervene(
     """Put clean activations into corrupted runs, at every site and role, and say what mechanism that shows."""
     with aside.status("loading"):
         from mecheval import figures, show_effects
+        from mecheval.analysis.runs import probe, run_config_of
         from mecheval.store import Store
-        from mecheval.training.probe import probe, run_config_of
 
     if sites not in SITES:
         raise UnknownName("choice of sites", sites, SITES)
@@ -49,7 +49,8 @@ def intervene(
     folder = Store(store).find(run)
     began = time.monotonic()
     with aside.status("intervening"):
-        effects, found = probe(folder, state, split, n)
+        measured = probe(folder, state, split, n)
+    effects, found = measured.effects, measured.verdict
     took = f"{len(effects)} interventions on {effects['n'].max()} documents took {time.monotonic() - began:.1f} s"
     if sites == "blocks":
         effects = effects[effects["site"].isin(show_effects.among(effects["site"], show_effects.PARTS))]
@@ -90,9 +91,9 @@ def explain(
         from dataclasses import asdict
 
         from mecheval import show, show_effects
+        from mecheval.analysis import runs as probe
         from mecheval.intervene.explain import explain
         from mecheval.store import Store
-        from mecheval.training import probe
 
     folder = Store(store).find(run)
     trained = probe.load_run(folder, state)

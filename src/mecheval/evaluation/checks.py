@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mecheval.analysis.runs import alone
 from mecheval.errors import UnknownName, UserError
 from mecheval.evaluation.behaviour import Probe, is_close
 from mecheval.evaluation.options import arguments_of
@@ -16,7 +17,6 @@ from mecheval.mixers import Mixer
 from mecheval.mixers.base import make_mixer
 from mecheval.mixers.sourcecode import file_of, line_in, said
 from mecheval.ops.queries import take
-from mecheval.training.loop import alone
 
 BATCH = 3
 """Documents; with lengths and widths that differ from it, no axis is taken for another."""

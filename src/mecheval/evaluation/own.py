@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from torch import nn
 
+from mecheval.analysis.runs import alone, documents, load_run
 from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.evaluation.checks import check_mixer
@@ -23,8 +24,6 @@ from mecheval.store import DEFAULT_STORE, Store
 from mecheval.studies import study_table
 from mecheval.sweep import Engine, HereEngine, LocalEngine, Stopped, sweep
 from mecheval.sweep.board import board
-from mecheval.training.loop import alone
-from mecheval.training.probe import documents, load_run
 
 if TYPE_CHECKING:
     import pandas as pd

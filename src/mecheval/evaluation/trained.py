@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from mecheval.analysis import measure, score
 from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.evaluation.behaviour import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import Answering, check_sites, sites_of
 from mecheval.evaluation.page import write_page
 from mecheval.evaluation.result import COLUMNS, ROLES, Evaluation, summarised
-from mecheval.intervene import interchange, verdict
 from mecheval.mixers.sourcecode import said
 from mecheval.model import LM
 from mecheval.report import check_page
@@ -26,7 +26,6 @@ from mecheval.studies.scales import MIXERS
 from mecheval.sweep import Point
 from mecheval.sweep.sweeping import rows_of
 from mecheval.tasks import Task, build_task
-from mecheval.types import Batch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,11 +62,11 @@ def evaluate_model(
         _check(name, answering, made, clean.tokens[:FEW])
         places = sites_of(answering, layers, mixers, sites)
         width = check_sites(answering, clean.tokens[:FEW], places)
-        accuracy, likelihood = _scores(answering, clean)
-        effects = interchange(answering, clean, corrupted, places.every)
-    found = verdict(effects, depths=places.depths)
+        scores = score(answering, [clean[i : i + SLICE].questions() for i in range(0, len(clean), SLICE)])
+        measured = measure(answering, clean, corrupted, places.every, places.depths)
+    effects, found = measured.effects, measured.verdict
     restored = effects[effects["site"] == places.middle].set_index("role")["restored"]
-    row = {"mixer": name, "d": width, "accuracy": accuracy, "likelihood": likelihood}
+    row = {"mixer": name, "d": width, "accuracy": scores.accuracy, "likelihood": scores.likelihood}
     row |= {f"restored_{role}": float(restored.get(role, float("nan"))) for role in ROLES}
     row |= {"verdict": found.label, "agreement": found.agreement}
     title = f"{name} on {made.name} ({split}, {n} documents)"
@@ -147,19 +146,6 @@ def _tables_watched(model: nn.Module, tokens: Tensor, task: Task) -> Iterator[No
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@torch.no_grad()
-def _scores(model: nn.Module, batch: Batch) -> tuple[float, float]:
-    """Accuracy and mean likelihood over all predictions of all documents."""
-    right, likelihood = [], []
-    for first in range(0, len(batch), SLICE):
-        part = batch[first : first + SLICE]
-        tokens = part.tokens[:, : int(part.predict_at.max()) + 1]
-        logits = model(tokens)[torch.arange(len(part), device=tokens.device)[:, None], part.predict_at]  # (n, k, V)
-        right.append(logits.argmax(-1) == part.targets)
-        likelihood.append(logits.log_softmax(-1).gather(-1, part.targets[..., None])[..., 0].double().exp())
-    return float(torch.cat(right).double().mean()), float(torch.cat(likelihood).mean())
 
 
 def _with_others(row: dict[str, Any], task: Task, store: Store | None) -> pd.DataFrame:

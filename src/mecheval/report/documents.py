@@ -18,8 +18,8 @@ from mecheval.types import ROLES
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
+    from mecheval.analysis.runs import Trained
     from mecheval.intervene.explain import Answers
-    from mecheval.training.probe import Trained
     from mecheval.types import Batch
 
 RUNS, DOCUMENTS = 24, 6
@@ -54,8 +54,7 @@ def explored_data(store: Store, runs: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _explore(folder: RunFolder) -> dict[str, Any]:
-    from mecheval.training.loop import alone
-    from mecheval.training.probe import load_run
+    from mecheval.analysis.runs import alone, load_run
 
     try:
         trained = load_run(folder, STATE)
@@ -70,10 +69,10 @@ def _explore(folder: RunFolder) -> dict[str, Any]:
 def _documents(trained: Trained) -> dict[str, Any]:
     import torch
 
+    from mecheval.analysis.runs import documents
     from mecheval.intervene import interchange
     from mecheval.intervene.effects import default_sites
     from mecheval.intervene.explain import explain
-    from mecheval.training.probe import documents
 
     given = trained.config.evaluate
     clean, corrupted = documents(trained.task, trained.config, SPLIT, min(LOOK, given.documents))

@@ -94,8 +94,8 @@ def work(
     The status is `held`, after `HELD_SECONDS`, if another process works on the run. `saved` is called whenever a
     checkpoint has been written. What goes wrong is told, not raised.
     """
+    from mecheval.analysis.runs import probe
     from mecheval.training.loop import Interrupted, train  # here: whoever only plans a sweep does not wait for torch
-    from mecheval.training.probe import probe
 
     folder = Store(store).folder(job.run)
     watcher = _Teller(job.run, tell)

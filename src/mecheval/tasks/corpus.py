@@ -70,13 +70,10 @@ class Corpus:
         import torch  # only here: drawing a corpus needs none of it
 
         chosen = np.arange(len(self))[rows]
-        start, length = self.starts[chosen], np.diff(self.starts)[chosen]
-        position = np.arange(length.max(initial=0))
-        inside = position < length[:, None]
-        flat = np.where(inside, start[:, None] + position, 0)
+        length = np.diff(self.starts)[chosen]
 
         def padded(values: Ints, fill: int) -> Tensor:
-            return torch.from_numpy(np.where(inside, values[flat], fill).astype(np.int64))
+            return torch.from_numpy(self._padded(values, chosen, length, fill))
 
         def plain(values: Ints) -> Tensor:
             return torch.from_numpy(values[chosen].astype(np.int64))
@@ -93,6 +90,18 @@ class Corpus:
             index=torch.from_numpy(chosen + self.first),
             parents=None if self.parents is None else padded(self.parents, -1),
         )
+
+    def questions(self, rows: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Tokens padded after each document's last prediction (B, L), positions (B, k) and targets (B, k) of rows."""
+        at = self.predict_at[rows].astype(np.int64)
+        return self._padded(self.tokens, rows, at.max(axis=1) + 1, PAD), at, self.targets[rows].astype(np.int64)
+
+    def _padded(self, values: Ints, rows: Ints, lengths: Ints, fill: int) -> NDArray[np.int64]:
+        """`values` of these documents, the first so many of each, padded to the longest."""
+        position = np.arange(lengths.max(initial=0))
+        inside = position < lengths[:, None]
+        flat = np.where(inside, self.starts[rows, None] + position, 0)
+        return np.where(inside, values[flat], fill).astype(np.int64)
 
 
 def small_ints(largest: int) -> np.dtype[np.signedinteger]:

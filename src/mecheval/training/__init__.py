@@ -8,10 +8,9 @@ if TYPE_CHECKING:
     from mecheval.training.loop import Interrupted, train
     from mecheval.training.progress import progress
     from mecheval.training.trackers import tracker
-    from mecheval.training.weights import load_lm
 
-__all__ = ["Interrupted", "load_lm", "progress", "tracker", "train"]
+__all__ = ["Interrupted", "progress", "tracker", "train"]
 
-_FILES = {"Interrupted": "loop", "train": "loop", "progress": "progress", "tracker": "trackers", "load_lm": "weights"}
+_FILES = {"Interrupted": "loop", "train": "loop", "progress": "progress", "tracker": "trackers"}
 """Imported when first used: who reads signals or times alone does not wait for torch."""
 __getattr__ = lazily(__name__, _FILES)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mecheval import rng
 from mecheval.config import RunConfig
 from mecheval.tasks import Corpus, Task
-from mecheval.types import PAD
+from mecheval.types import Questions
 
 DRAW = 64
 """Batches of a stream that are drawn together; a document depends on its number alone, so this changes no number."""
@@ -22,23 +20,9 @@ EVAL_TOKENS = 1 << 12
 """Tokens in one evaluation pass: what fits the cache is faster than one big pass."""
 
 
-class Questions(NamedTuple):
-    """Documents as a model reads them: k predictions in each of B documents."""
-
-    tokens: Tensor  # (B, L) int64, padded with 0
-    at: Tensor  # (B, k) int64 positions
-    targets: Tensor  # (B, k) int64 token ids
-
-
 def questions(corpus: Corpus, rows: NDArray[np.int64], device: str) -> Questions:
-    """The documents of these rows, each padded after its last prediction. (`Corpus.batch` also tells the roles.)"""
-    at = corpus.predict_at[rows].astype(np.int64)
-    last = at.max(axis=1, keepdims=True)
-    position = np.arange(last.max() + 1)
-    inside = position <= last
-    tokens = np.where(inside, corpus.tokens[np.where(inside, corpus.starts[rows, None] + position, 0)], PAD)
-    arrays = tokens.astype(np.int64), at, corpus.targets[rows].astype(np.int64)
-    return Questions(*(torch.from_numpy(array).to(device) for array in arrays))
+    """The documents of these rows as tensors, each padded after its last prediction."""
+    return Questions(*(torch.from_numpy(array).to(device) for array in corpus.questions(rows)))
 
 
 class TrainingData:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mecheval.analysis.runs import run_config_of, weights_of
 from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
 from mecheval.store import RunFolder, writing
-from mecheval.training.probe import run_config_of, weights_of
 
 COLUMNS = ("split", "likelihood", "accuracy", "loss", "n")
 

@@ -9,24 +9,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-
+from mecheval.analysis import Scores, measure, score
+from mecheval.analysis.runs import alone
+from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
-from mecheval.intervene import interchange, verdict
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
 from mecheval.store.environment import changed
 from mecheval.store.guard import refuse_links
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
-from mecheval.training.data import Questions, TrainingData, evaluation_set
-from mecheval.training.evaluate import Scores, evaluate
-from mecheval.training.rows import effect_rows, verdict_row
+from mecheval.training.data import TrainingData, evaluation_set
 from mecheval.training.signals import Request, stop_requests
 from mecheval.training.state import Training
 from mecheval.training.watch import Start, Watcher, Watchers
-from mecheval.training.weights import weights_file
+from mecheval.types import LAST, Questions
 
+SCORED = ("likelihood", "accuracy", "loss")
+"""Metrics that have columns of their own."""
 SHOWN = ("dev_likelihood", "dev_accuracy", "test_likelihood", "test_accuracy")
 """Scores that watchers are told at the end."""
 
@@ -109,7 +109,7 @@ def _steps(
             return "diverged"
         watcher.step(state.step, loss)
         if state.step % every == 0 or state.step == steps:
-            row = state.record(evaluate(state.lm, dev))
+            row = state.record(score(state.lm, dev))
             watcher.row(row)
             if not math.isfinite(row["dev_loss"]):
                 return "diverged"
@@ -133,10 +133,10 @@ def _probe(state: Training, task: Task) -> None:
     began = time.monotonic()
     given = state.config.evaluate
     clean = task.sample(given.interchange_documents, "dev", given.seed)
-    effects = interchange(state.lm, clean.to(state.device), task.corrupt(clean, given.seed).to(state.device))
-    found = verdict(effects)
-    state.effects += effect_rows(effects, found, "training", state.step, "dev")
-    state.verdicts.append(verdict_row(found, "training", state.step, "dev"))
+    corrupted = task.corrupt(clean, given.seed)
+    found = measure(state.lm, clean.to(state.device), corrupted.to(state.device)).rows("training", state.step, "dev")
+    state.effects += found["effects"]
+    state.verdicts += found["verdicts"]
     state.probing += time.monotonic() - began
 
 
@@ -152,15 +152,16 @@ def _stops_early(state: Training) -> bool:
 
 def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, list[Questions]]) -> None:
     """Evaluate and publish: weights and tables first, the status that makes them count last."""
-    states = {"last": (state.step, state.weights())} if status == "done" else {}
+    states = {LAST: (state.step, state.weights())} if status == "done" else {}
     if state.best is not None:
         states["best"] = (state.best.step, state.best.weights)
     rows, scores = [], {}
     for name, (step, weights) in states.items():
         state.lm.load_state_dict(weights)
         for split, pieces in splits.items():
-            result = evaluate(state.lm, pieces)
-            rows.append({"state": name, "step": step, "split": split, **vars(result)})
+            result = score(state.lm, pieces)
+            values = {metric: result.values[metric] for metric in SCORED}
+            rows.append({"state": name, "step": step, "split": split, **values, "n": result.n})
             scores[name, split] = result
         folder.write_files({f"weights/{name}.safetensors": weights_file(state.config, name, step, weights)})
     folder.write("history", state.history)
@@ -174,7 +175,7 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
         message = f"the loss was not finite after step {state.step}"
     folder.set_status(
         status=status, step=state.step, seconds=state.seconds, message=message,
-        **_columns("dev", scores.get(("last", "dev"))), **_columns("test", scores.get(("last", "test"))),
+        **_columns("dev", scores.get((LAST, "dev"))), **_columns("test", scores.get((LAST, "test"))),
         best_step=state.best and state.best.step, **_columns("best_dev", scores.get(("best", "dev"))),
     )  # fmt: skip
     _remove_checkpoints(folder)
@@ -189,7 +190,7 @@ def _remove_checkpoints(folder: RunFolder) -> None:
 def _columns(prefix: str, scores: Scores | None) -> dict[str, float]:
     if scores is None:
         return {}
-    return {f"{prefix}_{name}": getattr(scores, name) for name in ("likelihood", "accuracy", "loss")}
+    return {f"{prefix}_{name}": scores.values[name] for name in SCORED}
 
 
 @contextmanager
@@ -213,15 +214,3 @@ def _ending(folder: RunFolder, state: Training, watcher: Watcher) -> Iterator[No
         raise
     finally:
         watcher.end(status, scores)
-
-
-@contextmanager
-def alone(threads: int) -> Iterator[None]:
-    """Inside, torch computes on so many threads and its random numbers are ours; afterwards all is as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        torch.set_num_threads(before)

@@ -6,12 +6,12 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from mecheval.analysis import score
+from mecheval.analysis.runs import alone
 from mecheval.config import RunConfig
 from mecheval.store import Store
 from mecheval.store.schema import WHOLE
 from mecheval.training.data import TrainingData, evaluation_set
-from mecheval.training.evaluate import evaluate
-from mecheval.training.loop import alone
 from mecheval.training.progress import duration
 from mecheval.training.state import Training
 
@@ -58,9 +58,9 @@ def plan(config: RunConfig, store: Store) -> Plan:
             before = time.perf_counter()
             state.advance(data.batch(step))
             times.append(time.perf_counter() - before)
-        evaluate(state.lm, dev[:1])
+        score(state.lm, dev[:1])
         before = time.perf_counter()
-        evaluate(state.lm, dev)
+        score(state.lm, dev)
         evaluation = time.perf_counter() - before
     mean, steps = statistics.median(times[WARM:]), config.data.steps
     done = int(found["step"] or 0)

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mecheval import rng
+from mecheval.analysis import Scores
 from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import Checkpoint
-from mecheval.training.data import Questions
-from mecheval.training.evaluate import Scores
 from mecheval.training.schedule import rate
+from mecheval.types import Questions
 
 Row = dict[str, Any]
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -113,7 +113,7 @@ class Training:
         state |= {"losses": self._losses, "steps": self._steps, "best": None}
         if self.best is not None:
             tensors |= {f"best/{name}": tensor for name, tensor in self.best.weights.items()}
-            state["best"] = {"step": self.best.step, "scores": vars(self.best.scores)}
+            state["best"] = {"step": self.best.step, "scores": self.best.scores.to_dict()}
         return Checkpoint(self.step, tensors, state)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -135,7 +135,7 @@ class Training:
         self.seconds, self.probing = state["seconds"], state["probing"]
         self._losses, self._steps = state["losses"], state["steps"]
         best = state["best"]
-        self.best = None if best is None else Best(best["step"], Scores(**best["scores"]), parts["best"])
+        self.best = None if best is None else Best(best["step"], Scores.read(best["scores"]), parts["best"])
 
 
 def check_device(device: str) -> None:

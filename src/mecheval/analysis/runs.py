@@ -1,24 +1,23 @@
-"""Interventions on a trained run: the effects of the whole grid and the verdict, kept with the run."""
+"""Trained runs: their models, the documents that they are judged on, and interventions that are kept with them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
+import torch
+
+from mecheval.analysis.measured import PLACE, Measured, measure
+from mecheval.analysis.weights import read_weights
 from mecheval.config import RunConfig
 from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError
-from mecheval.intervene import Verdict, interchange, verdict
 from mecheval.model import LM
 from mecheval.store import RunFolder, StoreError
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
-from mecheval.training.loop import alone
-from mecheval.training.rows import PLACE, effect_rows, verdict_row
-from mecheval.training.weights import read_weights
-from mecheval.types import STATES, Batch
-
-if TYPE_CHECKING:
-    import pandas as pd
+from mecheval.types import LAST, STATES, Batch
 
 
 class Trained(NamedTuple):
@@ -30,14 +29,7 @@ class Trained(NamedTuple):
     step: int
 
 
-class Probe(NamedTuple):
-    """What interventions say about one state of a run."""
-
-    effects: pd.DataFrame
-    verdict: Verdict
-
-
-def load_run(folder: RunFolder, state: str = "last") -> Trained:
+def load_run(folder: RunFolder, state: str = LAST) -> Trained:
     """The model of a finished run."""
     name = weights_of(folder, state)
     folder.check_whole()
@@ -85,7 +77,7 @@ def document(trained: Trained, number: int, split: str) -> tuple[Batch, Batch]:
     return clean[number : number + 1], corrupted[number : number + 1]
 
 
-def probe(folder: RunFolder, state: str = "last", split: str = "test", n: int | None = None) -> Probe:
+def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | None = None) -> Measured:
     """Intervene on a finished run at all sites and roles.
 
     The effects and the verdict are stored with the run, unless they are from another number of documents (`n`) than
@@ -95,12 +87,20 @@ def probe(folder: RunFolder, state: str = "last", split: str = "test", n: int | 
         folder.check_writable()  # before anything is computed that could not be kept
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
-        clean, corrupted = documents(trained.task, trained.config, split, n)
-        effects = interchange(trained.lm, clean, corrupted)
-    found = verdict(effects)
+        found = measure(trained.lm, *documents(trained.task, trained.config, split, n))
     if n is None:
         with folder.exclusive():
-            place = state, trained.step, split
-            rows = {"effects": effect_rows(effects, found, *place), "verdicts": [verdict_row(found, *place)]}
-            folder.replace(rows, PLACE, f"interventions on {state}, {split}")
-    return Probe(effects, found)
+            folder.replace(found.rows(state, trained.step, split), PLACE, f"interventions on {state}, {split}")
+    return found
+
+
+@contextmanager
+def alone(threads: int) -> Iterator[None]:
+    """Inside, torch computes on so many threads and draws random numbers of its own; afterwards all is as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        torch.set_num_threads(before)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import mecheval as me
+from mecheval.analysis.runs import documents, load_run, probe
 from mecheval.errors import UserError
 from mecheval.intervene import interchange
 from mecheval.store import Store
 from mecheval.training import Interrupted, train
-from mecheval.training.probe import documents, load_run, probe
 from training.runs import Recorder, SignalAt, published, tiny
 
 

@@ -1,0 +1,83 @@
+"""How well a model answers: the mean of every metric over the predictions of documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from mecheval.analysis.metrics import metrics
+from mecheval.model import LM
+from mecheval.types import Questions
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over all predictions of all documents."""
+
+    values: Mapping[str, float]  # metric -> mean
+    n: int  # predictions
+
+    @property
+    def accuracy(self) -> float:
+        """The share of predictions whose likeliest token is the answer."""
+        return self.values["accuracy"]
+
+    @property
+    def likelihood(self) -> float:
+        """The mean probability of the answer."""
+        return self.values["likelihood"]
+
+    @property
+    def loss(self) -> float:
+        """The mean cross-entropy."""
+        return self.values["loss"]
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What makes one state better than another: accuracy, then likelihood."""
+        return self.accuracy, self.likelihood
+
+    @property
+    def finite(self) -> bool:
+        """False for a model that has diverged."""
+        return math.isfinite(self.loss)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `read` gives the same scores again."""
+        return {**self.values, "n": self.n}
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Scores:
+        """From plain data."""
+        return cls({name: value for name, value in given.items() if name != "n"}, given["n"])
+
+
+@torch.inference_mode()
+def score(model: nn.Module, pieces: Iterable[Questions]) -> Scores:
+    """Score a model in evaluation mode; it is left in the mode in which it came.
+
+    `model` is an `LM`, which computes logits only where there is a prediction, or any module from tokens (B, L) to
+    logits (B, L, V).
+    """
+    every = metrics()
+    training = model.training
+    model.eval()
+    try:
+        sums, n = dict.fromkeys(every, 0.0), 0
+        for tokens, at, targets in pieces:
+            if isinstance(model, LM):
+                logits = model(tokens, at=at)
+            else:
+                logits = model(tokens)[torch.arange(len(tokens), device=tokens.device)[:, None], at]
+            logits, answers = logits.flatten(0, 1), targets.flatten()  # (B * k, V), (B * k,)
+            for name, metric in every.items():
+                sums[name] += float(metric(logits, answers).sum())
+            n += len(answers)
+    finally:
+        model.train(training)
+    return Scores({name: total / n for name, total in sums.items()}, n)
