@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from commands import Command
-from mecheval.mixers import MIXERS, own
+from mecheval import custom as own
+from mecheval.mixers import MIXERS
 from mecheval.store import Store
 from mecheval.studies import scales
 from mecheval.sweep import Event, HereEngine, Job, LocalEngine, Stopped, sweep

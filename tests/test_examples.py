@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mecheval import custom as own
 from mecheval.evaluation.checks import check_mixer
-from mecheval.mixers import MIXERS, own
+from mecheval.mixers import MIXERS
 from mecheval.store import Store
 from mecheval.studies import scales
 from mecheval.tasks import TASKS

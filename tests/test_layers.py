@@ -17,6 +17,7 @@ ROOMS = [
     "memory",
     "files",
     "registry",
+    "custom",
     "kernels",
     "rng",
     "types",

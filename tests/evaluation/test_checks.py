@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from mecheval import custom as own
 from mecheval.errors import UserError
 from mecheval.evaluation.checks import check_mixer
-from mecheval.mixers import MIXERS, own
+from mecheval.mixers import MIXERS
 from mecheval.model import LM
 
 FAULTY = Path(__file__).parent / "faulty.py"

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 import mecheval as me
 from evaluation.faulty import BadTap, Future, Good
+from mecheval import custom as own
 from mecheval.errors import UserError
-from mecheval.evaluation.options import make_plan, split_options
+from mecheval.evaluation.custom import make_plan, split_options
 from mecheval.evaluation.result import COLUMNS, Evaluation
-from mecheval.mixers import MIXERS, own
+from mecheval.mixers import MIXERS
 from mecheval.store import Store
 from mecheval.studies import scales
 from mecheval.sweep import HereEngine, Job, Stopped
@@ -255,7 +256,7 @@ def test_the_report_is_on_the_store(
         asked.append((store.path, str(path), scale))
         return Path(path)
 
-    monkeypatch.setattr("mecheval.evaluation.own.write_report", write)
+    monkeypatch.setattr("mecheval.evaluation.custom.write_report", write)
     page = tmp_path / "report.html"
     result = me.evaluate(Good, store=evaluated[1], compare=False, lr=1e-3, report=page)
     assert asked == [(evaluated[1], str(page), "laptop")]

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from mecheval import cli
+from mecheval import custom as own
 from mecheval.config import run_config
+from mecheval.custom import VARIABLE, Source
 from mecheval.errors import UnknownName, UserError
-from mecheval.mixers import MIXERS, build_mixer, own
-from mecheval.mixers.own import VARIABLE, Source
+from mecheval.mixers import MIXERS, build_mixer
 
 MINE = """
 import torch
@@ -122,7 +123,7 @@ def test_what_a_class_takes_from_a_function_counts() -> None:
 
 def test_a_set_of_words_has_the_same_digest_in_every_process() -> None:
     text = MINE.replace("return self.gain", "assert 'a' in {'a', 'b', 'c', 'd', 'e', 'f'}\n        return self.gain")
-    code = f"from mecheval.mixers import own\nexec({text!r})\nprint(own.own_name(Mine))"
+    code = f"from mecheval import custom as own\nexec({text!r})\nprint(own.own_name(Mine))"
     words = [sys.executable, "-c", code]
     other = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
     assert subprocess.check_output(words, text=True, env=other).strip() == own.own_name(made(text))

@@ -12,7 +12,7 @@ from intervene.models import ROUNDED, pairs, small_lm, small_task
 from mecheval.errors import UserError
 from mecheval.intervene import Intervention, Mean, Take, Zero, ablate, capture, interchange, patch
 from mecheval.intervene import grid as grid_module
-from mecheval.intervene.roles import NOWHERE, positions
+from mecheval.intervene.places import NOWHERE, positions
 from mecheval.types import Batch
 
 COLUMNS = ["site", "block", "part", "kind", "role", "original", "corrupted", "restored", "attribution", "share", "n"]

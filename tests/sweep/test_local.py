@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mecheval.custom import Source
 from mecheval.mixers import MIXERS
-from mecheval.mixers.own import Source
 from mecheval.store import Store
 from mecheval.sweep import Event, Job, LocalEngine, Stopped, sweep
 from mecheval.sweep.local import cores

@@ -96,7 +96,7 @@ def test_history_evaluations_and_weights_fit_together(tmp_path: Path) -> None:
             with alone(config.machine.threads):  # as in training, so that all sums are the same
                 scores = score(lm, evaluation_set(config, task, split))
             [row] = evaluations.query(f"state == '{state}' and split == '{split}'").to_dict("records")
-            assert (row["likelihood"], row["accuracy"], row["loss"], row["n"]) == tuple(vars(scores).values())
+            assert {name: row[name] for name in ("likelihood", "accuracy", "loss", "n")} == scores.to_dict()
     best = history.sort_values(["dev_accuracy", "dev_likelihood", "step"], ascending=[False, False, True]).iloc[0]
     status = folder.status()
     assert (status["best_step"], status["best_dev_accuracy"]) == (best["step"], best["dev_accuracy"])

@@ -42,8 +42,8 @@ def evaluate(
     """
     page = None if no_report else report
     with aside.status("loading"):
-        from mecheval.evaluation.own import collect, prepare, train
-        from mecheval.mixers import own
+        from mecheval import custom as own
+        from mecheval.evaluation.custom import collect, prepare, train
         from mecheval.store import Store
         from mecheval.sweep import LocalEngine
 

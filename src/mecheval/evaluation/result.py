@@ -1,16 +1,19 @@
-"""What an evaluation found: a table with a row for each mixer, the verdict, the effects behind it."""
+"""What an evaluation found: a table with a row for each mixer, the verdict, the effects behind it, and a page."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mecheval.files import write_atomic
 from mecheval.intervene import Verdict
+from mecheval.store import writing
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 ROLES = ("key", "value", "query")
@@ -90,3 +93,25 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(c.ljust(w) if i in text else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
         for row in rows
     ]  # fmt: skip
+
+
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse}th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #ddd}"
+    "th:first-child,td:first-child{text-align:left}svg{max-width:100%;height:auto}"
+)
+
+
+def write_page(result: Evaluation, path: Path) -> None:
+    """Write it, whole or not at all."""
+    from mecheval.figures import heatmap
+
+    drawn = StringIO()
+    heatmap(result.effects, result.title).save(drawn, format="svg")
+    title = html.escape(result.title)
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>{result._repr_html_()}<h2>Effects</h2>{drawn.getvalue()}</body></html>\n"
+    )
+    with writing(path):
+        write_atomic(path, page)

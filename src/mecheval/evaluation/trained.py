@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from mecheval.analysis import measure, score
 from mecheval.config import RunConfig
+from mecheval.custom import said
 from mecheval.errors import UserError
-from mecheval.evaluation.behaviour import check_each_alone, is_close, modes_kept, tolerance
+from mecheval.evaluation.checks import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import Answering, check_sites, sites_of
-from mecheval.evaluation.page import write_page
-from mecheval.evaluation.result import COLUMNS, ROLES, Evaluation, summarised
-from mecheval.mixers.sourcecode import said
+from mecheval.evaluation.result import COLUMNS, ROLES, Evaluation, summarised, write_page
 from mecheval.model import LM
 from mecheval.report import check_page
 from mecheval.store import DEFAULT_STORE, Store

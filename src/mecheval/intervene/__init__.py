@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from mecheval.intervene.effects import ablate, default_sites, interchange
     from mecheval.intervene.evidence import Verdict, verdict
     from mecheval.intervene.mechanism import Depths, Rule
-    from mecheval.intervene.roles import ALL_ROLES
+    from mecheval.intervene.places import ALL_ROLES
 
 __all__ = [
     "ALL_ROLES", "Depths", "Intervention", "Mean", "Noise", "Rule", "Take", "Verdict", "Zero", "ablate", "capture",
@@ -21,6 +21,6 @@ _NAMES = {
     "effects": ("ablate", "default_sites", "interchange"),
     "evidence": ("Verdict", "verdict"),
     "mechanism": ("Depths", "Rule"),
-    "roles": ("ALL_ROLES",),
+    "places": ("ALL_ROLES",),
 }
 __getattr__ = lazily(__name__, {name: file for file, names in _NAMES.items() for name in names})

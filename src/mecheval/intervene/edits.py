@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.intervene.places import listening, place
-from mecheval.intervene.roles import NOWHERE, Roles, positions
+from mecheval.intervene.places import NOWHERE, Roles, listening, place, positions
 from mecheval.types import Batch
 
 Edit = Callable[[Tensor], Tensor]

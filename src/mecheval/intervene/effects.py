@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from mecheval.errors import UserError
 from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import Likelihoods, document_bytes, read, run_grid
-from mecheval.intervene.places import place
-from mecheval.intervene.roles import ALL_ROLES, Roles, positions
+from mecheval.intervene.places import ALL_ROLES, Roles, place, positions
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import Batch

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mecheval.errors import UserError
 from mecheval.intervene.edits import Intervention, Take, capture, patch
-from mecheval.intervene.roles import NOWHERE, positions
+from mecheval.intervene.places import NOWHERE, positions
 from mecheval.model import LM
 from mecheval.tasks import Task
 from mecheval.types import Batch

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from mecheval.errors import UserError
 from mecheval.intervene.edits import Edit, Intervention, at_positions, patch
-from mecheval.intervene.places import Listener, listening, place
-from mecheval.intervene.roles import NOWHERE
+from mecheval.intervene.places import NOWHERE, Listener, listening, place
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import Batch

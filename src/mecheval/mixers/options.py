@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from mecheval.custom import OwnMixers
 from mecheval.errors import UnknownName, parse_options
-from mecheval.mixers.own import OwnMixers
 from mecheval.registry import Registry
 
 if TYPE_CHECKING:  # slow to import

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mecheval import custom as own
 from mecheval.errors import UserError
-from mecheval.mixers import own
 from mecheval.store import StoreError
 from mecheval.store.mirror import Mirror, is_url, local_copy
 from mecheval.sweep.job import Event, Held, Job, Stopped, Tell

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import nn
 
+from mecheval.custom import not_while_loading
 from mecheval.errors import UnknownName, UserError
-from mecheval.evaluation.own import evaluate_mixer
+from mecheval.evaluation.custom import evaluate_mixer
 from mecheval.evaluation.result import Evaluation
 from mecheval.evaluation.trained import evaluate_model
-from mecheval.mixers.sourcecode import not_while_loading
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:
