@@ -12,7 +12,7 @@ from mecheval.analysis.runs import probe
 from mecheval.analysis.weights import weights_file
 from mecheval.cli import drawings  # noqa: F401 (it adds its commands)
 from mecheval.figures.mechanism_rows import mechanism_rows
-from mecheval.handmade import handmade
+from mecheval.model.handmade import handmade
 from mecheval.store import Store
 from mecheval.store.schema import EFFECTS
 from training.runs import tiny

@@ -26,7 +26,6 @@ ROOMS = [
     "sites",
     "mixers",
     "model",
-    "handmade",
     "intervene",
     "config",
     "store",

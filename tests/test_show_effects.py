@@ -9,10 +9,10 @@ from rich.console import Console, RenderableType
 
 import mecheval as me
 from mecheval.errors import UnknownName, UserError
-from mecheval.handmade import handmade
 from mecheval.intervene import ALL_ROLES, interchange, verdict
 from mecheval.intervene.explain import Answer, Explanation, Patched, explain
 from mecheval.model import LM
+from mecheval.model.handmade import handmade
 from mecheval.show_effects import (
     ENDS,
     PARTS,

@@ -38,7 +38,7 @@ from evaluation.models import (
 )
 from mecheval.errors import UserError
 from mecheval.evaluation.layers import find_layers
-from mecheval.handmade import handmade
+from mecheval.model.handmade import handmade
 from mecheval.studies import scales
 from mecheval.sweep import HereEngine, Job
 

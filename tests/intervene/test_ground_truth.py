@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import mecheval as me
-from mecheval.handmade import handmade
 from mecheval.intervene.mechanism import Finding, depths_of
+from mecheval.model.handmade import handmade
 from mecheval.types import CARRIERS
 
 INDUCTION = Finding("induction", layer=1, stored_by=0, stored_at="value")

@@ -9,7 +9,7 @@ from typing import Any
 from mecheval.analysis.runs import probe
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig, run_config
-from mecheval.handmade import handmade
+from mecheval.model.handmade import handmade
 from mecheval.store import RunFolder, Store
 from mecheval.store.schema import EFFECTS
 from mecheval.studies import STUDIES, study_points

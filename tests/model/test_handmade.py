@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.handmade import NAMES, handmade
 from mecheval.model import LM
+from mecheval.model.handmade import NAMES, handmade
 from mecheval.tasks import Task, build_task
 from mecheval.types import Batch
 
