@@ -122,7 +122,7 @@ def test_later_commands_find_it_through_the_environment(
     monkeypatch.setattr(MIXERS, "_classes", {n: cls for n, cls in MIXERS._classes.items() if "@" not in n})
     code, _, err = command("intervene", run, "--store", store)
     assert code == 2
-    assert err == f"mecheval: mixer {name!r} is someone's own; to load it, set MECHEVAL_MIXERS=path/to/file.py:Good.\n"
+    assert err == f"mecheval: mixer {name!r} is a custom mixer; to load it, set MECHEVAL_MIXERS=path/to/file.py:Good.\n"
     monkeypatch.setenv(own.VARIABLE, f"{mine}:Good")
     code, out, err = command("intervene", run, "--store", store)
     assert code == 0, err

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # slow to import
 
 DIGITS = 8
 LIBRARIES = ("torch", "mecheval", "builtins", "abc", "typing")
-"""Where base classes stop being someone's own."""
+"""Packages whose base classes are no part of a custom mixer."""
 
 _loaded: dict[tuple[Path, str], ModuleType] = {}
 _loading: list[Path] = []
@@ -234,7 +234,7 @@ class OwnMixers:
         if here:
             now = f"it is {here[-1].name} now"
             raise UserError(f"mixer {name!r} cannot be loaded: {here[-1].path} has changed since ({now}).")
-        raise UserError(f"mixer {name!r} is someone's own; to load it, set {VARIABLE}=path/to/file.py:{cls}.")
+        raise UserError(f"mixer {name!r} is a custom mixer; to load it, set {VARIABLE}=path/to/file.py:{cls}.")
 
 
 def sources() -> list[Source]:

@@ -161,7 +161,7 @@ def test_a_name_from_a_store_alone_executes_nothing(tmp_path: Path, monkeypatch:
     with pytest.raises(UserError) as error:
         MIXERS.get("Mine@12345678")
     assert str(error.value) == (
-        "mixer 'Mine@12345678' is someone's own; to load it, set MECHEVAL_MIXERS=path/to/file.py:Mine."
+        "mixer 'Mine@12345678' is a custom mixer; to load it, set MECHEVAL_MIXERS=path/to/file.py:Mine."
     )
     monkeypatch.setenv(VARIABLE, f"{path}:Mine")
     with pytest.raises(UserError) as error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLACE = ("state", "step", "split")
-"""Columns that tell the effects of one evaluation from those of another in the same run."""
+"""Columns that identify one evaluation among those of the same run."""
 
 
 @dataclass(frozen=True, eq=False)

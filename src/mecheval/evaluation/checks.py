@@ -38,7 +38,7 @@ class Probe:
         return torch.randn(shape, generator=self._generator)
 
     def run(self, x: Tensor, training: bool = False, seed: int = SEED) -> Tensor:
-        """The output; what goes wrong inside is told with its line."""
+        """The output; an error inside is reported with its line in the user's file."""
         torch.manual_seed(seed)
         self.mixer.train(training)
         try:
@@ -114,7 +114,7 @@ class Probe:
         check_each_alone(self.name, "output", self.run, x, y)
 
     def check_causal(self, x: Tensor) -> None:
-        """A change at position t changes no output before t, in both modes; the worst case is told."""
+        """A change at position t changes no output before t, in both modes; the worst case is reported."""
         length = x.shape[1]
         for training in (True, False):
             y = self.run(x, training)

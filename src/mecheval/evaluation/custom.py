@@ -49,7 +49,7 @@ FIXED = {
 class Plan:
     """The runs of an evaluation; nothing is trained yet."""
 
-    name: str  # of the own mixer
+    name: str  # of the custom mixer
     study: Study  # whose readings are taken
     scale: str
     own: tuple[Point, ...]
@@ -132,7 +132,7 @@ def _seeded(points: Sequence[Point], seeds: int) -> tuple[Point, ...]:
 
 
 DOCUMENTS = 4
-"""For the check that interventions work at all."""
+"""Number of documents on which interventions are tried before anything is trained."""
 
 
 def evaluate_mixer(
@@ -160,7 +160,7 @@ def evaluate_mixer(
     try:
         train(plan, opened, [HereEngine(), LocalEngine(workers)], console)
     except Stopped as stopped:
-        raise KeyboardInterrupt("stopped; what is done is saved, and the same call goes on from there.") from stopped
+        raise KeyboardInterrupt("stopped; progress is saved, and the same call resumes from there.") from stopped
     return collect(plan, opened, warnings, report)
 
 
@@ -195,7 +195,7 @@ def train(plan: Plan, store: Store, engines: Sequence[Engine], console: Console)
 
 
 def collect(plan: Plan, store: Store, warnings: Sequence[str], report: str | Path | None) -> Evaluation:
-    """The table from the store; the verdict from the chosen runs of the own mixer, at its largest width."""
+    """The table from the store; the verdict from the best runs of the custom mixer, at its largest width."""
     frame = study_table(plan.study, [*plan.own, *plan.others], store).best().frame
     mine = frame[(frame["mixer"] == plan.name) & (frame["status"] == "done")]
     mine = mine[mine["d_model"] == mine["d_model"].max()]

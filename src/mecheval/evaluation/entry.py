@@ -1,4 +1,4 @@
-"""One name for two things: evaluate a mixer class, or a trained model."""
+"""`evaluate`: one name for two things, a mixer class that is trained here and a model that is trained already."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def evaluate(
 
 
 def evaluate(model: type[nn.Module] | nn.Module, task: str | Task = "ar", **given: Any) -> Evaluation:
-    """How does it recall: an own mixer, trained here, or a model as it is.
+    """Find out how an architecture recalls: a custom mixer that is trained here, or a trained model as it is.
 
     **A mixer**: a torch module class (B, L, D) -> (B, L, D), called as `cls(d_model=...)`. It is checked, trained on
     `task` (ar or atr) at `scale` (laptop or paper) with learning rates `lr` (the scale's) and `seeds` seeds, intervened

@@ -103,7 +103,7 @@ STYLE = (
 
 
 def write_page(result: Evaluation, path: Path) -> None:
-    """Write it, whole or not at all."""
+    """Write a page about an evaluation, atomically."""
     from mecheval.figures import heatmap
 
     drawn = StringIO()

@@ -123,7 +123,7 @@ def _finite(logits: Tensor) -> Tensor:
 
 @contextmanager
 def _tables_watched(model: nn.Module, tokens: Tensor, task: Task) -> Iterator[None]:
-    """An index beyond an embedding is told before it is looked up: on a GPU it would end the process."""
+    """Report an index beyond an embedding before it is looked up: on a GPU it would end the process."""
 
     def watch(path: str) -> Any:
         def look(table: nn.Embedding, arguments: tuple[Any, ...]) -> None:

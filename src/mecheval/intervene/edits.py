@@ -25,7 +25,7 @@ class Take:
     values: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Those of the other run."""
+        """Return the activations of the other run, on the device of x."""
         return self.values.to(x)
 
 
@@ -34,7 +34,7 @@ class Zero:
     """Put zeros."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Zeros."""
+        """Return zeros of the shape of x."""
         return torch.zeros_like(x)
 
 
@@ -43,7 +43,7 @@ class Mean:
     """Put the mean over the batch's documents: what is particular to a document is gone."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(n, ...), every row the same."""
+        """Return the mean over documents, repeated for each of them (n, ...)."""
         return x.mean(0, keepdim=True).expand_as(x)
 
 
@@ -55,7 +55,7 @@ class Noise:
     seed: int = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Drawn anew from the seed at every call, on the CPU, so that it is the same on every device."""
+        """Add noise that is drawn from the seed at every call, on the CPU, so that it is the same on every device."""
         generator = torch.Generator().manual_seed(self.seed)
         return x + self.std * torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
 

@@ -2,7 +2,7 @@
 
 The corrupted key makes the answer unlikely. Before the first block, only the clean activation at `key` can bring it
 back; after the last, only the one at `query`. So the share that each role restores at the input of every block between
-tells where the association is on its way: still at the key, stored at the value, or already at the query.
+shows where the association is on its way: still at the key, stored at the value, or already at the query.
 """
 
 from __future__ import annotations

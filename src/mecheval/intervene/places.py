@@ -55,7 +55,9 @@ def place(model: nn.Module, name: str) -> Place:
 
 @contextmanager
 def listening(model: nn.Module, listeners: Mapping[str, Listener]) -> Iterator[None]:
-    """Inside, each listener hears its site and what it returns goes on; afterwards, also after an error, no trace."""
+    """Inside, the model continues with what each listener returns for its site; afterwards, also after an error, no listener
+    is left.
+    """
     with ExitStack() as stack:
         for name, listener in listeners.items():
             stack.callback(place(model, name).attach(listener))

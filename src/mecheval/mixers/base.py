@@ -24,7 +24,7 @@ class Mixer(nn.Module, ABC):
     block: ClassVar[Literal["transformer", "mamba"]] = "transformer"
     """The block around it: transformer = LayerNorm and an MLP after it; mamba = RMSNorm, no MLP."""
     positions: ClassVar[Literal["none", "learned"]] = "none"
-    """The position embeddings that the model uses unless told otherwise."""
+    """The position embeddings that a model uses unless its config names others."""
 
     @abstractmethod
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:

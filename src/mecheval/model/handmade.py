@@ -104,7 +104,7 @@ def handmade(
 ) -> LM:
     """The model called `name` for an associative recall task that asks for keys.
 
-    `layer`: in which layer it works, or layers, ascending; the first ones unless told, and all others are idle.
+    `layer`: in which layer it works, or layers, ascending; by default the first ones; all others are idle.
     `d_model`: four slots; by default as wide as orthogonal codes need, up to 4 · 256. In less, codes overlap.
     `seed`: of the codes; all seeds give other weights and the same mechanism.
     """

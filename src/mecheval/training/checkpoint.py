@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, the rest as JSON, whole or not there, and checked before they are believed.
+"""Checkpoints: tensors as safetensors, the rest as JSON, written atomically and verified when they are read.
 
 A checkpoint is two files, `000000500.safetensors` and `000000500.json`. The second is written last and holds the
 checksum of the first and of itself, so a checkpoint that was cut short, or changed on disk, is never taken for good.
@@ -23,7 +23,7 @@ KEPT = 2
 
 
 class Checkpoint(NamedTuple):
-    """All that training needs to go on as if it had never stopped."""
+    """Everything that training needs to resume as if it had never stopped."""
 
     step: int
     tensors: dict[str, Tensor]  # weights, moments of the optimiser, best weights, random state
@@ -53,7 +53,7 @@ def write_checkpoint(folder: Path, run: str, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(folder: Path, run: str, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is good; damaged ones are told to the user through `say`, and removed."""
+    """The newest intact checkpoint; damaged ones are reported through `say` and removed."""
     damaged: list[str] = []
     found = None
     for path in sorted(folder.glob("*.json"), reverse=True):

@@ -28,11 +28,11 @@ from mecheval.types import LAST, Questions
 SCORED = ("likelihood", "accuracy", "loss")
 """Metrics that have columns of their own."""
 SHOWN = ("dev_likelihood", "dev_accuracy", "test_likelihood", "test_accuracy")
-"""Scores that watchers are told at the end."""
+"""Scores that watchers receive at the end."""
 
 
 class Interrupted(Exception):
-    """A signal stopped the run; what it had done is saved, and training the same config goes on from there."""
+    """A signal stopped the run; its progress is saved, and training the same config resumes from there."""
 
     def __init__(self, folder: RunFolder, step: int, signal: int) -> None:
         self.folder, self.step, self.signal = folder, step, signal
@@ -46,7 +46,7 @@ def train(
     checkpoint_seconds: float = 30.0,
     saved: Callable[[], None] | None = None,
 ) -> RunFolder:
-    """Train `config` into `store`, or go on where it stopped; a run that is finished is left as it is.
+    """Train `config` into `store`, or resume where it stopped; a finished run is left as it is.
 
     The numbers depend on the config alone: not on interruptions, nor on when checkpoints are written. `saved` is called
     whenever one has been.
@@ -195,7 +195,7 @@ def _columns(prefix: str, scores: Scores | None) -> dict[str, float]:
 
 @contextmanager
 def _ending(folder: RunFolder, state: Training, watcher: Watcher) -> Iterator[None]:
-    """Whatever happens, the status says so and the watchers are told."""
+    """Whatever happens, the status records it and the watchers hear of it."""
     status, scores = "failed", {}
     try:
         yield
