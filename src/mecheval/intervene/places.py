@@ -55,9 +55,7 @@ def place(model: nn.Module, name: str) -> Place:
 
 @contextmanager
 def listening(model: nn.Module, listeners: Mapping[str, Listener]) -> Iterator[None]:
-    """Inside, the model continues with what each listener returns for its site; afterwards, also after an error, no listener
-    is left.
-    """
+    """Inside, the model continues with what each listener returns for its site; afterwards no listener is left."""
     with ExitStack() as stack:
         for name, listener in listeners.items():
             stack.callback(place(model, name).attach(listener))
