@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mecheval.store.environment import changed, commit_of, environment
+from mecheval.machine import changed, commit_of, environment
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from mecheval.errors import UserError
 from mecheval.store import Store, StoreError
-from mecheval.store.mirror import local_copy, open_store
+from mecheval.store.location import local_copy, open_store
 from mecheval.sweep import pending, ray_join, ray_task
 from mecheval.sweep.job import Event, Job, work
 from mecheval.sweep.ray_engine import RayEngine, fits

@@ -44,8 +44,8 @@ def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress 
     """The paper's studies: runs, time, and what the store has of them."""
     with aside.status("loading"):
         from mecheval.show_studies import Listed, study_table
-        from mecheval.store.mirror import open_store
-        from mecheval.store.snapshot import snapshot_of
+        from mecheval.store.location import open_store
+        from mecheval.store.store import snapshot_of
         from mecheval.studies import STUDIES, study_points
         from mecheval.sweep import Job, merged
         from mecheval.sweep.estimate import Estimate
@@ -100,11 +100,10 @@ def study(
     """Train, intervene, choose learning rates, draw: a whole figure of the paper. Repeat it to go on."""
     with aside.status("loading"):
         from mecheval.store.guard import refuse_links
-        from mecheval.store.mirror import is_url, open_store
+        from mecheval.store.location import check_writable, is_url, open_store
         from mecheval.studies import PAPER, STUDIES, get_study, study_points
         from mecheval.sweep import Job, sweep
         from mecheval.sweep.board import board
-        from mecheval.sweep.writable import check_writable
 
         names = [word for word in words if "=" not in word]
         wanted = _wanted([*(only or []), *(word for word in words if "=" in word)])

@@ -14,10 +14,9 @@ from typing import Any
 from mecheval.errors import UserError
 from mecheval.mixers import own
 from mecheval.store import StoreError
-from mecheval.store.mirror import Mirror, is_url, local_copy
+from mecheval.store.location import Mirror, is_url, local_copy, marked, remove_stale
 from mecheval.sweep.job import Event, Held, Job, Stopped, Tell
 from mecheval.sweep.local import WORKER
-from mecheval.sweep.marker import marked, remove_stale
 from mecheval.sweep.ray_join import CONNECT_SECONDS, Connection, import_ray, last_line
 from mecheval.sweep.ray_task import task
 from mecheval.training.signals import Request, stop_requests

@@ -12,7 +12,7 @@ from typing import Any
 
 from mecheval.errors import UserError
 from mecheval.store import StoreError
-from mecheval.store.mirror import Mirror, is_url
+from mecheval.store.location import Mirror, is_url
 from mecheval.sweep.job import Event, Job, Tell, work
 
 PUSHES, PAUSE = 3, 5.0

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mecheval.store import Store, StoreError
+from mecheval.store.location import check_writable, remove_stale
 from mecheval.store.schema import WHOLE
 from mecheval.sweep.estimate import Estimate
 from mecheval.sweep.job import Engine, Event, Job
-from mecheval.sweep.marker import remove_stale
-from mecheval.sweep.writable import check_writable
 
 
 class SweepWatcher(Protocol):
