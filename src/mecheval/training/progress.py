@@ -19,6 +19,7 @@ RECENT = 10.0
 """Seconds over which the rate is measured."""
 SMOOTH = 0.98
 """The share of its past that the shown loss keeps at every step."""
+MEASURES = ("likelihood", "accuracy")
 COLOURS = {"done": "green", "interrupted": "yellow", "diverged": "red", "failed": "red"}
 
 
@@ -82,7 +83,9 @@ class Lines:
     def begin(self, start: Start) -> None:
         """Print a line about the run."""
         self._pace = Pace(start, self._clock)
-        show(self._console, Text(heading(start), "bold"))
+        where = f"  continues at step {start.step}" if start.step else ""
+        line = f"{start.title}  run {start.run}  {start.parameters:,} parameters{where}"
+        show(self._console, Text(line, "bold"))
 
     def step(self, step: int, loss: float) -> None:
         """Count a step."""
@@ -107,8 +110,8 @@ class Lines:
         self._print_waiting()
         style = f"bold {COLOURS.get(status, '')}"
         show(self._console, Text.assemble((status, style), "  ", dimmed(result(self._pace, scores))))
-        for line in asides(scores):
-            self.say(line)
+        if "interchange_seconds" in scores:
+            self.say(f"interventions on the way took {scores['interchange_seconds']:.1f} s of that")
 
     def _print_waiting(self) -> None:
         if self._waiting:
@@ -190,15 +193,9 @@ def dimmed(line: str) -> Text:
     return text
 
 
-def heading(start: Start) -> str:
-    """A line about a run that begins."""
-    where = f"  continues at step {start.step}" if start.step else ""
-    return f"{start.title}  run {start.run}  {start.parameters:,} parameters{where}"
-
-
 def numbers(loss: float | None, row: Mapping[str, float], rate: float) -> str:
     """`loss 6.312  dev likelihood 0.061 accuracy 0.058  83 steps/s`; what is not known yet is left out."""
-    parts = [spoken("dev", measures("dev", row))]
+    parts = [measured(row, "dev")]
     if loss is not None:
         tiny = 0 < loss < 5e-4  # then 3e-04, which is as wide as 0.001: nothing jumps
         parts.insert(0, f"loss {loss:.0e}" if tiny else f"loss {loss:.3f}")
@@ -211,29 +208,16 @@ def result(pace: Pace, scores: Mapping[str, float]) -> str:
     """`50016 steps  9:57  dev/test likelihood 0.991/0.990 accuracy 0.995/0.994`: within 80 columns."""
     steps = pace.start.steps
     count = f"{steps} steps" if pace.at == steps else f"{pace.at}/{steps} steps"
-    dev, test = measures("dev", scores), measures("test", scores)
-    if dev.keys() == test.keys():
-        said = [spoken("dev/test", {name: f"{value}/{test[name]}" for name, value in dev.items()})]
-    else:
-        said = [spoken("dev", dev), spoken("test", test)]
+    alike = all((f"dev_{name}" in scores) == (f"test_{name}" in scores) for name in MEASURES)
+    said = [measured(scores, "dev", "test")] if alike else [measured(scores, "dev"), measured(scores, "test")]
     return "  ".join(filter(None, [count, duration(pace.clock() - pace.began), *said]))
 
 
-def asides(scores: Mapping[str, float]) -> list[str]:
-    """Further lines for the end."""
-    seconds = scores.get("interchange_seconds")
-    return [] if seconds is None else [f"interventions on the way took {seconds:.1f} s of that"]
-
-
-def measures(split: str, scores: Mapping[str, float]) -> dict[str, str]:
-    """Likelihood and accuracy of a split, as far as they are known."""
-    keys = {name: f"{split}_{name}" for name in ("likelihood", "accuracy")}
-    return {name: f"{scores[key]:.3f}" for name, key in keys.items() if key in scores}
-
-
-def spoken(split: str, values: Mapping[str, str]) -> str:
-    """`dev likelihood 0.061 accuracy 0.058`; empty if there is no value."""
-    return " ".join([split, *(f"{name} {value}" for name, value in values.items())]) if values else ""
+def measured(scores: Mapping[str, float], *splits: str) -> str:
+    """`dev likelihood 0.061 accuracy 0.058`, as far as known; several splits are shown side by side."""
+    known = [name for name in MEASURES if f"{splits[0]}_{name}" in scores]
+    values = [f"{name} " + "/".join(f"{scores[f'{split}_{name}']:.3f}" for split in splits) for name in known]
+    return " ".join(["/".join(splits), *values]) if values else ""
 
 
 def duration(seconds: float) -> str:
