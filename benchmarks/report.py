@@ -17,7 +17,7 @@ from typing import Any
 from mecheval.config import RunConfig
 from mecheval.digests import sha256
 from mecheval.store import TABLES, RunFolder, Store
-from mecheval.store.seal import Record, write_record
+from mecheval.store.guard import Record, write_record
 from mecheval.store.tables import connect, load_rows
 from mecheval.studies import STUDIES, study_points
 from mecheval.sweep import Job, work

@@ -14,7 +14,7 @@ ROOMS = [
     "lazy",
     "digests",
     "plain",
-    "memory",
+    "machine",
     "files",
     "registry",
     "custom",

@@ -1,8 +1,8 @@
 """Plain data from text: YAML and JSON, read safely, strictly and in bounded time and memory.
 
-What comes out is text, numbers, true, false, null, lists and dictionaries, and nothing else. 3e-3 is a number, a date
-or time is text, and a name that is given twice is a mistake. YAML is built from its parser's events, one by one: there
-is no recursion, and no object that a tag could ask for.
+The result is text, numbers, true, false, null, lists and dictionaries, and nothing else. 3e-3 is a number, a date or
+time is text, and a name that is given twice is a mistake. YAML is built from its parser's events, one by one: there is
+no recursion, and no object that a tag could ask for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from yaml.resolver import Resolver
 from mecheval.errors import UserError, shown
 
 MAX_BYTES = {"YAML": 1 << 24, "JSON": 1 << 26}
-"""Size of the largest file that is read, in bytes: a few seconds. A grammar over 8,192 terminals fits either."""
+"""Bytes of the largest file that is read, in a few seconds; a grammar over 8,192 terminals fits."""
 MAX_VALUES = {"YAML": 800_000, "JSON": 1_200_000}
-"""Most values (texts, numbers, lists, ...) in one file, counted as if every alias were written out."""
+"""Most values (texts, numbers, lists, ...) of a file, counted as if every alias were written out."""
 MAX_DEPTH = 100
 """Most lists and mappings inside one another."""
 MAX_DIGITS = 100
@@ -35,9 +36,10 @@ _RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {
     first: [(tag, pattern) for tag, pattern in known if tag in _PLAIN]
     for first, known in Resolver.yaml_implicit_resolvers.items()
 }
-"""How plain scalars are told apart, by their first character: YAML 1.1 without dates, times and merge keys."""
+"""Patterns of plain scalars, by their first character: those of YAML 1.1 without dates, times and merge keys."""
 for _first in "-+0123456789":
     _RESOLVERS[_first].append((f"{_YAML}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")))
+_CONSTRUCTOR: Any = SafeConstructor()
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def read_text(path: str | Path, most: int) -> str:
 def parse_json(text: str) -> Any:
     """The data that JSON describes."""
     try:
-        data = json.loads(text, parse_int=_whole)
+        data = json.loads(text, parse_int=lambda digits: int(_short(digits)))
     except RecursionError:
         raise UserError(f"it is nested more than {MAX_DEPTH} deep.") from None
     level, depth, count = [data], 0, 0
@@ -100,11 +102,15 @@ def parse_yaml(text: str) -> Any:
     """The data that YAML describes; a `yaml.YAMLError` where it is not YAML, a `UserError` where it goes too far."""
     builder = _Builder()
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser is six times as fast
+    line = 1
     try:
         for event in yaml.parse(text, Loader=loader):
+            line = 1 if event.start_mark is None else event.start_mark.line + 1
             builder.take(event)
     except UnicodeEncodeError:
         raise UserError("it holds half a character (a surrogate).") from None
+    except UserError as error:
+        raise UserError(f"line {line}: {error}") from None
     return builder.result
 
 
@@ -115,8 +121,7 @@ class _Open:
     value: list[Any] | dict[Any, Any]
     anchor: str | None
     size: int = 1
-    key: Any = None
-    has_key: bool = False
+    key: tuple[Any, ...] = ()  # the name whose value comes next
 
 
 @dataclass
@@ -126,125 +131,102 @@ class _Builder:
     result: Any = None
     documents: int = 0
     stack: list[_Open] = field(default_factory=list)
-    anchors: dict[str, tuple[Any, int]] = field(default_factory=dict)
+    anchors: dict[str | None, tuple[Any, int]] = field(default_factory=dict)
 
     def take(self, event: yaml.Event) -> None:
-        """The next event."""
-        line = 1 + (0 if event.start_mark is None else event.start_mark.line)
+        """Take the next event; a `UserError` says what is wrong with it."""
         if isinstance(event, yaml.ScalarEvent):
-            value = _scalar(event, line)
-            if event.anchor is not None:
-                self.anchors[event.anchor] = value, 1
-            self._add(value, 1, line)
+            self._add(_scalar(event), 1, event.anchor)
         elif isinstance(event, yaml.CollectionStartEvent):
             is_list = isinstance(event, yaml.SequenceStartEvent)
             if event.tag not in (None, "!", f"{_YAML}{'seq' if is_list else 'map'}"):
-                raise UserError(f"line {line}: the tag {event.tag} is not allowed.")
+                raise UserError(f"the tag {event.tag} is not allowed.")
             if len(self.stack) >= MAX_DEPTH:
-                raise UserError(f"line {line}: it is nested more than {MAX_DEPTH} deep.")
+                raise UserError(f"it is nested more than {MAX_DEPTH} deep.")
             self.stack.append(_Open([] if is_list else {}, event.anchor))
         elif isinstance(event, yaml.CollectionEndEvent):
             done = self.stack.pop()
-            if done.anchor is not None:
-                self.anchors[done.anchor] = done.value, done.size
-            self._add(done.value, done.size, line)
+            self._add(done.value, done.size, done.anchor)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
-                raise UserError(f"line {line}: the alias *{event.anchor} stands for nothing that has ended before it.")
-            self._add(*self.anchors[event.anchor], line)
+                raise UserError(f"the alias *{event.anchor} stands for nothing that has ended before it.")
+            self._add(*self.anchors[event.anchor])
         elif isinstance(event, yaml.DocumentStartEvent):
             self.documents += 1
             if self.documents > 1:
-                raise UserError(f"line {line}: a second document begins; there can be only one.")
+                raise UserError("a second document begins; there can be only one.")
 
-    def _add(self, value: Any, size: int, line: int) -> None:
+    def _add(self, value: Any, size: int, anchor: str | None = None) -> None:
         """Put a finished value where it belongs."""
+        if anchor is not None:
+            self.anchors[anchor] = value, size
         if not self.stack:
             self.result = value
             return
         parent = self.stack[-1]
         parent.size += size
         if parent.size > MAX_VALUES["YAML"]:
-            raise UserError(f"line {line}: it holds more than {MAX_VALUES['YAML']:,} values.")
+            raise UserError(f"it holds more than {MAX_VALUES['YAML']:,} values.")
         if isinstance(parent.value, list):
             parent.value.append(value)
-        elif parent.has_key:
-            parent.value[parent.key], parent.has_key = value, False
+        elif parent.key:
+            parent.value[parent.key[0]], parent.key = value, ()
+        elif isinstance(value, list | dict):
+            raise UserError("a list or mapping cannot be a name.")
+        elif value in parent.value:
+            raise UserError(f"{shown(value)} is given twice")
         else:
-            if isinstance(value, list | dict):
-                raise UserError(f"line {line}: a list or mapping cannot be a name.")
-            if value in parent.value:
-                raise UserError(f"line {line}: {shown(value)} is given twice")
-            parent.key, parent.has_key = value, True
+            parent.key = (value,)
 
 
-def _scalar(event: yaml.ScalarEvent, line: int) -> Any:
+def _scalar(event: yaml.ScalarEvent) -> Any:
     """Text, a number, true, false or null."""
     text: str = event.value
     tag = event.tag
-    if tag is None and event.implicit[0]:
-        for resolved, pattern in _RESOLVERS.get(text[:1], ()):
-            if pattern.match(text) and ":" not in text:  # 1:30 would be 90
-                tag = resolved
-                break
+    if tag is None and event.implicit[0] and ":" not in text:  # 1:30 would be 90
+        known = _RESOLVERS.get(text[:1], ())
+        tag = next((resolved for resolved, pattern in known if pattern.match(text)), None)
     if tag in (None, "!", f"{_YAML}str"):
         return text
     if tag not in _PLAIN:
-        raise UserError(f"line {line}: the tag {tag} is not allowed.")
+        raise UserError(f"the tag {tag} is not allowed.")
+    kind, number = tag.removeprefix(_YAML), _short(text)
+    if kind == "int" and number.isdigit() and number[0] != "0":
+        return int(number)
+    if kind == "float":
+        with suppress(ValueError):  # .inf and .nan are only YAML's
+            return float(number)
     try:
-        return _convert(tag, text)
+        return getattr(_CONSTRUCTOR, f"construct_yaml_{kind}")(yaml.ScalarNode(tag, number))
     except (ValueError, KeyError, IndexError):
-        raise UserError(f"line {line}: {_long(text) or f'{shown(text)} is no {tag.removeprefix(_YAML)}'}.") from None
+        raise UserError(f"{shown(text)} is no {kind}.") from None
 
 
-def _convert(tag: str, text: str) -> Any:
-    if tag == f"{_YAML}null":
-        return None
-    if tag == f"{_YAML}bool":
-        return SafeConstructor.bool_values[text.lower()]
-    if _long(text):
-        raise ValueError(text)
-    if tag == f"{_YAML}int":
-        if text.isdigit() and text[0] != "0":
-            return int(text)
-        return SafeConstructor().construct_yaml_int(yaml.ScalarNode(tag, text))
-    try:
-        return float(text)
-    except ValueError:  # .inf, .nan
-        return SafeConstructor().construct_yaml_float(yaml.ScalarNode(tag, text))
-
-
-def _long(text: str) -> str:
-    """What is wrong with a number that is too long; nothing, if it is not."""
-    return f"a number has more than {MAX_DIGITS} digits" if len(text) > MAX_DIGITS else ""
-
-
-def _whole(text: str) -> int:
-    if _long(text):
-        raise UserError(f"{_long(text)}.")
-    return int(text)
+def _short(text: str) -> str:
+    """The same text, unless it is too long for a number."""
+    if len(text) > MAX_DIGITS:
+        raise UserError(f"a number has more than {MAX_DIGITS} digits.")
+    return text
 
 
 def parse_value(text: str) -> Any:
     """An option's value: a number, true, false, null or list as YAML reads it (3e-3 too); anything else is text."""
-    if text.isascii():
-        if re.fullmatch(r"\s*[-+]?[0-9_]+\s*", text) and _long(text):
-            raise UserError(f"{_long(text)} (got {shown(text)}).")
-        for kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                pass
     try:
+        if text.isascii():
+            if re.fullmatch(r"\s*[-+]?[0-9_]+\s*", text):
+                _short(text)
+            for kind in (int, float):
+                with suppress(ValueError):
+                    return kind(text)
         return parse_yaml(text)
     except yaml.YAMLError:
         return text
     except UserError as error:
-        raise UserError(f"{error} (got {shown(text)})") from None
+        raise UserError(f"{str(error).rstrip('.')} (got {shown(text)}).") from None
 
 
 class _Dumper(yaml.SafeDumper):
-    """Safe; names below each other, lists on one line, and everything written out where it stands."""
+    """Writes names below each other, lists on one line, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

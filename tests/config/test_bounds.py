@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from mecheval.config import RunConfig, run_config
 from mecheval.errors import UserError, parse_options
-from mecheval.memory import machine_memory
+from mecheval.machine import machine_memory
 from mecheval.mixers import MIXERS
 from mecheval.tasks import TASKS, build_task
 

@@ -246,7 +246,7 @@ def test_list_mixers_shows_own_ones(
 def test_a_task_of_ray_gets_the_list_in_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="Ray is not installed; pip install 'mecheval[ray]'")
     from mecheval.sweep.job import Job
-    from mecheval.sweep.ray_engine import _Sweep
+    from mecheval.sweep.ray_engine import _Tasks
     from training.runs import tiny
 
     asked: list[dict[str, object]] = []
@@ -262,11 +262,11 @@ def test_a_task_of_ray_gets_the_list_in_its_environment(tmp_path: Path, monkeypa
     class Engine:
         cpus, gpus, checkpoint_seconds = 1, 0, 30.0
 
-    sweep = _Sweep.__new__(_Sweep)
+    sweep = _Tasks.__new__(_Tasks)
     sweep.engine, sweep.task, sweep.store, sweep.marker = Engine(), Task(), "store", ""  # type: ignore[assignment]
     sweep.mailbox, sweep.under_way = None, {}
     monkeypatch.setenv(VARIABLE, f"{tmp_path}/mine.py:Mine")
-    sweep.submit(Job(tiny()))
+    sweep.start(Job(tiny()))
     environment = asked[0]["runtime_env"]["env_vars"]  # type: ignore[index]
     assert environment[VARIABLE] == f"{tmp_path}/mine.py:Mine"
     assert environment["OMP_NUM_THREADS"] == "1"

@@ -6,7 +6,7 @@ import pytest
 
 from mecheval.report import write_report
 from mecheval.store import Store, StoreWarning
-from mecheval.store.snapshot import Snapshot
+from mecheval.store.store import Snapshot
 from report.stores import FORGED, make
 
 

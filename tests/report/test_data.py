@@ -19,7 +19,7 @@ from mecheval.report.plain import text_of
 from mecheval.report.runs import run_frame
 from mecheval.report.summary import best_runs
 from mecheval.store import Store, StoreWarning
-from mecheval.store.snapshot import Snapshot
+from mecheval.store.store import Snapshot
 from mecheval.studies import STUDIES
 from mecheval.training import train
 from report.stores import EVIL, FORGED, OWN, WORSE, forge, grid_points

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mecheval.store.environment import changed, commit_of, environment
+from mecheval.machine import changed, commit_of, cores, environment
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -85,3 +85,7 @@ def test_environment_is_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["packages"]["torch"] == metadata.version("torch")
     assert facts["cores"] == len(os.sched_getaffinity(0))
     assert facts["variables"] == {"OMP_NUM_THREADS": "3", "ATEN_CPU_CAPABILITY": os.environ.get("ATEN_CPU_CAPABILITY")}
+
+
+def test_there_is_at_least_one_core() -> None:
+    assert 1 <= cores() <= (os.cpu_count() or 1)

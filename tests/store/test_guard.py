@@ -12,7 +12,7 @@ import pytest
 from commands import Command
 from mecheval.store import RunFolder, Store, StoreError, StoreWarning
 from mecheval.store.guard import read_file
-from mecheval.store.mirror import Mirror
+from mecheval.store.location import Mirror
 from store.examples import ID, write_run
 
 Place = Callable[[Path, Path], None]

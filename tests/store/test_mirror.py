@@ -12,7 +12,7 @@ from fsspec.registry import known_implementations
 
 from mecheval.errors import UserError
 from mecheval.store import RunFolder, Store, StoreError
-from mecheval.store.mirror import Mirror, is_url, local_copy, open_store
+from mecheval.store.location import Mirror, is_url, local_copy, open_store
 from mecheval.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
 RUN, OTHER = "0123456789ab", "ba9876543210"
@@ -236,6 +236,24 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(StoreError, match="cannot read file://") as caught:
         Mirror(f"file://{tmp_path}/far").push(RUN, tmp_path / "a")
     assert "\n" not in str(caught.value)
+
+
+def test_a_url_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    (tmp_path / "far").write_text("a file, not a folder")
+    with pytest.raises(StoreError, match=r"cannot write file://.*/far: \w+Error: ") as caught:
+        Mirror(f"file://{tmp_path}/far").check()
+    assert "\n" not in str(caught.value)
+    Mirror(f"file://{tmp_path}/new").check()
+    assert list((tmp_path / "new" / "runs").iterdir()) == [], "the probe is removed"
+
+
+def test_a_copy_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(tmp_path / "a")
+    Mirror(f"file://{tmp_path}/far").push(RUN, tmp_path / "a")
+    (tmp_path / "cache").write_text("a file, not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(StoreError, match=r"cannot write .*cache/mecheval/\w+: Not a directory"):
+        open_store(f"file://{tmp_path}/far")
 
 
 def test_a_local_store_is_opened_as_it_is(tmp_path: Path) -> None:

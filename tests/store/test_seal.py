@@ -16,7 +16,7 @@ import mecheval.store.folder as folder_module
 from mecheval.digests import run_id
 from mecheval.files import write_atomic
 from mecheval.store import RunFolder, Store, StoreError, StoreWarning
-from mecheval.store.seal import read_record
+from mecheval.store.guard import read_record
 from store.examples import EFFECT, ID, VERDICT, write_run
 from training.runs import in_child, outcome
 

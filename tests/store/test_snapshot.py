@@ -10,9 +10,18 @@ import pandas as pd
 import pytest
 
 from mecheval.store import Store, StoreWarning, tables
-from mecheval.store.bounds import LONGEST_NAME, bounded_row, config_problem, is_site, name_of, row_problem, text_of
-from mecheval.store.foreign import MOST_PLACES, MOST_STEPS
-from mecheval.store.snapshot import Snapshot, snapshot_of
+from mecheval.store.bounds import (
+    LONGEST_NAME,
+    MOST_PLACES,
+    MOST_STEPS,
+    bounded_row,
+    config_problem,
+    is_site,
+    name_of,
+    row_problem,
+    text_of,
+)
+from mecheval.store.store import Snapshot, snapshot_of
 from store.examples import EFFECT, HISTORY, ID, VERDICT, write_run
 
 OTHER = "f" * 12

@@ -10,9 +10,8 @@ from rich.console import Console
 
 from mecheval.errors import UserError
 from mecheval.store import Store
-from mecheval.sweep import Event, Job
+from mecheval.sweep import Estimate, Event, Job
 from mecheval.sweep.board import Tally, board
-from mecheval.sweep.estimate import Estimate
 from sweep.jobs import small_jobs
 from training.runs import tiny
 
@@ -97,7 +96,7 @@ def test_a_done_sweep_draws_nothing(tmp_path: Path) -> None:
 
 def test_time_left_falls_with_every_step_and_learns_from_runs_that_ended(tmp_path: Path) -> None:
     jobs = [job for job in small_jobs(8) if job.config.mixer.name == "attention"]
-    tally = Tally(jobs, jobs, Store(tmp_path), 2, 0.0)
+    tally = Tally(jobs, jobs, Store(tmp_path), 2)
     tally.event(Event(jobs[0].run, "begin"), 0.0)
     tally.event(Event(jobs[0].run, "step", 30), 50.0)
     before = tally.left(50.0)
@@ -108,10 +107,10 @@ def test_time_left_falls_with_every_step_and_learns_from_runs_that_ended(tmp_pat
 
 def test_a_run_that_was_continued_says_nothing_about_whole_runs(tmp_path: Path) -> None:
     jobs = small_jobs(2)
-    tally = Tally(jobs[:1], jobs[:1], Store(tmp_path), 1, 0.0)
+    tally = Tally(jobs[:1], jobs[:1], Store(tmp_path), 1)
     tally.event(Event(jobs[0].run, "begin", 59), 0.0)
     tally.event(Event(jobs[0].run, "end", 60, 1.0, "done"), 1000.0)
-    assert Estimate().seconds(jobs[0].config) == tally._estimate.seconds(jobs[0].config)
+    assert Estimate().seconds(jobs[0].config) == tally.estimate.seconds(jobs[0].config)
 
 
 def test_an_estimate_takes_runs_of_the_same_shape_from_the_store() -> None:
@@ -131,9 +130,26 @@ def test_larger_runs_are_expected_to_take_longer() -> None:
     assert abs(guess(many) / guess(small) - 10) < 1e-6
 
 
-def test_what_usually_stops_early_is_expected_to() -> None:
+def test_the_pace_of_a_run_counts_for_others_of_its_kind_until_a_whole_one_is_known(tmp_path: Path) -> None:
+    longer = tiny(steps=600)
+    begun = {"status": "running", "seconds": 6.0, "step": 30, "config": tiny().to_dict()}
+    assert Estimate([begun]).seconds(longer) == pytest.approx(600 * 6.0 / 30)
+    assert Estimate([begun]).seconds(tiny(d_model=64, steps=600)) == Estimate().seconds(tiny(d_model=64, steps=600))
+    early = {"status": "done", "seconds": 7.0, "step": 40, "config": tiny(steps=600, stop_at=0.99).to_dict()}
+    assert Estimate([begun, early]).seconds(tiny(steps=600, stop_at=0.99, seed=5)) == 7.0, "it stopped early"
+
+
+def test_the_pace_of_runs_under_way_counts_for_those_that_wait(tmp_path: Path) -> None:
+    jobs = [Job(tiny(steps=steps)) for steps in (600, 1200)]
+    tally = Tally(jobs, jobs, Store(tmp_path), 1)
+    tally.event(Event(jobs[0].run, "begin"), 0.0)
+    tally.event(Event(jobs[0].run, "step", 100), 50.0)
+    assert tally.left(50.0) == pytest.approx(500 * 0.5 + 1200 * 0.5)
+
+
+def test_mixers_that_scan_or_convolve_the_whole_document_are_expected_to_take_longer() -> None:
     def guess(mixer: str, **options: Any) -> float:
         return Estimate().seconds(tiny(mixer=mixer, **options))
 
-    assert guess("mamba", stop_at=0.99) < guess("mamba")
-    assert guess("base_conv", stop_at=0.99) == guess("base_conv")
+    assert guess("mamba") == guess("h3") == guess("hyena") == guess("base_conv") > guess("attention")
+    assert guess("base_conv", kernel_size=3) == guess("attention") == guess("based")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mecheval.store import Store
-from mecheval.sweep import Event, HereEngine, Stopped, job, sweep, work
+from mecheval.sweep import Event, HereEngine, Stopped, engine, job, sweep, work
 from mecheval.training import train
 from sweep.jobs import Heard, small_jobs
 from training.runs import in_child, kill_self, outcome
@@ -17,7 +17,7 @@ from training.runs import in_child, kill_self, outcome
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "HELD_SECONDS", 0.1)
-    monkeypatch.setattr(job, "HELD_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "HELD_LOOK_SECONDS", 0.1)
 
 
 class Holder:

@@ -16,7 +16,7 @@ from mecheval.custom import Source
 from mecheval.mixers import MIXERS
 from mecheval.store import Store
 from mecheval.sweep import Event, Job, LocalEngine, Stopped, sweep
-from mecheval.sweep.local import cores
+from mecheval.sweep.local import lower_priority
 from sweep.forked import NAME, forked  # noqa: F401 (a fixture)
 from sweep.jobs import Heard, Here, bytes_of
 from training.runs import in_child, outcome, tiny
@@ -248,5 +248,24 @@ def test_engines_listen_to_signals_only_while_they_work() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_there_is_at_least_one_core() -> None:
-    assert 1 <= cores() <= (os.cpu_count() or 1)
+def test_an_empty_entry_of_pythonpath_does_not_stand_for_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "queue.py").write_text("open(__file__ + '.executed', 'w').close()")
+    monkeypatch.chdir(tmp_path / "here")
+    usual = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f":{usual}::")
+    swept = sweep([Job(tiny(steps=2))], Store(tmp_path / "store"), LocalEngine(workers=1), Heard())
+    assert swept.failures == ()
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["queue.py"]
+
+
+def test_a_low_priority_is_also_that_of_the_session_where_linux_schedules_sessions() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    group = Path(f"/proc/{process.pid}/autogroup")
+    lower_priority(process.pid, 12)
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) >= 12
+    if group.exists():
+        assert group.read_text().split()[-1] == str(os.getpriority(os.PRIO_PROCESS, process.pid))
+    process.communicate(b"\n")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from mecheval.errors import UserError
-from mecheval.store import Store, StoreError
-from mecheval.store.mirror import local_copy, open_store
-from mecheval.sweep import pending, ray_join, ray_task
+from mecheval.store import Store, StoreError, location
+from mecheval.store.location import local_copy, open_store
+from mecheval.sweep import pending, ray_join
 from mecheval.sweep.job import Event, Job, work
 from mecheval.sweep.ray_engine import RayEngine, fits
 from training.runs import left_over, published, tiny
@@ -260,11 +260,11 @@ def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_store_that_a_node_does_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_task, "SHARED_SECONDS", 0.0)
+    monkeypatch.setattr(location, "SHARED_SECONDS", 0.0)
     with pytest.raises(StoreError, match=r"not shared with node .* or a URL"):
-        ray_task.check_shared(str(tmp_path), ".sweep-1")
+        location.check_shared(str(tmp_path), ".sweep-1")
     (tmp_path / ".sweep-1").touch()
-    ray_task.check_shared(str(tmp_path), ".sweep-1")
+    location.check_shared(str(tmp_path), ".sweep-1")
 
 
 def test_a_ray_of_ones_own_answers_only_here_and_only_with_its_token(tmp_path: Path, cluster: Any) -> None:

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from mecheval.store import Store, StoreError
-from mecheval.sweep import Event, Job, Stopped, sweep
-from mecheval.sweep.estimate import Estimate
+from mecheval.sweep import Estimate, Event, Job, Stopped, standing, sweep
 from mecheval.sweep.job import Tell
-from mecheval.sweep.standing import standing
 from sweep.jobs import Heard, Here, small_jobs
 
 

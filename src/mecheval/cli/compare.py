@@ -47,8 +47,8 @@ def compare(
 ) -> None:
     """Put a study's results beside the paper's numbers, and say which of its claims they bear out."""
     with aside.status("loading"):
-        from mecheval.store.mirror import open_store
-        from mecheval.store.snapshot import snapshot_of
+        from mecheval.store.location import open_store
+        from mecheval.store.store import snapshot_of
         from mecheval.studies import PAPER, STUDIES, study_points
 
     if study not in (*PAPER, ALL):

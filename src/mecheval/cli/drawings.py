@@ -125,8 +125,8 @@ def draw_study(
 ) -> None:
     """Draw a study's figure from what the store has of it."""
     from mecheval import figures
-    from mecheval.store.mirror import open_store
-    from mecheval.store.snapshot import snapshot_of
+    from mecheval.store.location import open_store
+    from mecheval.store.store import snapshot_of
     from mecheval.studies import get_study, study_points, study_table
 
     study = get_study(name)

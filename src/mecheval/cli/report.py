@@ -24,8 +24,8 @@ def report(
     """Write all that the store has to say into one HTML file: it opens by double click and needs no network."""
     with aside.status("loading"):
         from mecheval.report import check_page, write_report
-        from mecheval.store.mirror import open_store
-        from mecheval.store.snapshot import Snapshot
+        from mecheval.store.location import open_store
+        from mecheval.store.store import Snapshot
 
     check_page(out)
     with aside.status("looking into runs and drawing"):

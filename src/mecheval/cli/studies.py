@@ -19,7 +19,7 @@ from mecheval.store import DEFAULT_STORE
 if TYPE_CHECKING:  # slow to import
     from mecheval.store import Store
     from mecheval.studies import Study
-    from mecheval.sweep import Engine, Point
+    from mecheval.sweep import Point
 
     Plan = tuple[Study, list[Point]]
 
@@ -33,8 +33,6 @@ StoreAddress = Annotated[str, typer.Option("--store", help="Folder of runs, or a
 Scale = Annotated[str, typer.Option(help="laptop (minutes on two cores) or paper (its exact settings).")]
 Only = Annotated[list[str] | None, typer.Option(metavar="AXIS=VALUES", help="mixer=mamba,attention d_model=16,32")]
 Seeds = Annotated[int, typer.Option(max=MOST_SEEDS, help="Runs of every setting, with seeds 0, 1, ...")]
-ENGINES = {"local": ("workers", "nice"), "ray": ("address", "cpus", "gpus")}
-"""The engines, each with its own options."""
 ALL = "all"
 
 
@@ -43,13 +41,12 @@ def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress 
                  as_json: AsJson = False) -> None:  # fmt: skip
     """The paper's studies: runs, time, and what the store has of them."""
     with aside.status("loading"):
+        from mecheval.machine import cores
         from mecheval.show_studies import Listed, study_table
-        from mecheval.store.mirror import open_store
-        from mecheval.store.snapshot import snapshot_of
+        from mecheval.store.location import open_store
+        from mecheval.store.store import snapshot_of
         from mecheval.studies import STUDIES, study_points
-        from mecheval.sweep import Job, merged
-        from mecheval.sweep.estimate import Estimate
-        from mecheval.sweep.local import cores
+        from mecheval.sweep import Estimate, Job, merged
         from mecheval.sweep.sweeping import done_in, rows_of
 
         grids = {
@@ -100,11 +97,10 @@ def study(
     """Train, intervene, choose learning rates, draw: a whole figure of the paper. Repeat it to go on."""
     with aside.status("loading"):
         from mecheval.store.guard import refuse_links
-        from mecheval.store.mirror import is_url, open_store
+        from mecheval.store.location import check_writable, is_url, open_store
         from mecheval.studies import PAPER, STUDIES, get_study, study_points
-        from mecheval.sweep import Job, sweep
+        from mecheval.sweep import Job, make_engine, sweep
         from mecheval.sweep.board import board
-        from mecheval.sweep.writable import check_writable
 
         names = [word for word in words if "=" not in word]
         wanted = _wanted([*(only or []), *(word for word in words if "=" in word)])
@@ -128,7 +124,7 @@ def study(
             refuse_links(pages, pages)
         check_writable(pages, "store" if figures is None else "folder of figures")
         watchers = [board(aside, title, log=log) for title in _titles(plans, scale, engine)]
-        workforce = _engine(engine, given)
+        workforce = make_engine(engine, given)
     failures, shown = 0, {}
     for batch, watcher in zip(_batches(plans, engine), watchers, strict=True):
         began = time.monotonic()
@@ -159,9 +155,8 @@ def _titles(plans: Sequence[Plan], scale: str, engine: str) -> list[str]:
 
 def _tell_status(plans: Sequence[Plan], store: Store, workers: int | None, as_json: bool) -> None:
     """How far each study is: what is done, running, failed and left, and how long the rest takes."""
-    from mecheval.sweep import Job
-    from mecheval.sweep.local import cores
-    from mecheval.sweep.standing import standing
+    from mecheval.machine import cores
+    from mecheval.sweep import Job, standing
     from mecheval.training.progress import duration
 
     found = {}
@@ -237,20 +232,12 @@ def _split(option: str, text: str) -> list[str]:
 
 def _check_engine(name: str, given: dict[str, Any]) -> None:
     """An option of another engine would have no effect, so it is a mistake."""
+    from mecheval.sweep import ENGINES
+
     if name not in ENGINES:
         raise UnknownName("engine", name, ENGINES)
     for option in given:
-        if option not in ENGINES[name]:
-            there = ", ".join(f"--{each}" for each in ENGINES[name])
-            other = next(engine for engine, options in ENGINES.items() if option in options)
+        if option not in ENGINES[name].options:
+            there = ", ".join(f"--{each}" for each in ENGINES[name].options)
+            other = next(engine for engine, kind in ENGINES.items() if option in kind.options)
             raise UserError(f"--{option} is for --engine {other}. Choices with --engine {name}: {there}.")
-
-
-def _engine(name: str, given: dict[str, Any]) -> Engine:
-    if name == "local":
-        from mecheval.sweep import LocalEngine
-
-        return LocalEngine(**given)
-    from mecheval.sweep.ray_engine import RayEngine
-
-    return RayEngine(**{"address": None, **given})

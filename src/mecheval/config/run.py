@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError, parse_options, shown
-from mecheval.memory import check_fits
+from mecheval.machine import check_fits
 from mecheval.mixers import MIXERS, check_options, options_of, usual_positions
 from mecheval.plain import dump_yaml, load_yaml
 from mecheval.tasks import TASKS, Task, build_task

@@ -16,7 +16,7 @@ from mecheval.figures.matrix import panels
 from mecheval.figures.scatter import holdout
 from mecheval.files import write_atomic
 from mecheval.store import Store
-from mecheval.store.snapshot import snapshot_of
+from mecheval.store.store import snapshot_of
 from mecheval.studies import StudyTable
 
 if TYPE_CHECKING:  # slow to import

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.errors import UserError
 from mecheval.figures.mechanisms import COLUMNS
 from mecheval.store.bounds import name_of
-from mecheval.store.snapshot import snapshot_of
+from mecheval.store.store import snapshot_of
 from mecheval.types import CARRIERS, SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import

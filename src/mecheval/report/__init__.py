@@ -53,7 +53,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     from mecheval.report.runs import mean_effects, run_frame, runs_data
     from mecheval.report.sections import study_data, training_data
     from mecheval.report.summary import best_runs, mechanism_figures, overview, updated
-    from mecheval.store.snapshot import Snapshot
+    from mecheval.store.store import Snapshot
 
     taken = store if isinstance(store, Snapshot) else Snapshot(store)
     frame = run_frame(taken)

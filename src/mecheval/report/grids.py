@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mecheval.store import Store
-from mecheval.store.snapshot import snapshot_of
+from mecheval.store.store import snapshot_of
 from mecheval.studies import STUDIES, Study, StudyTable, study_points, study_table, with_seed
 from mecheval.sweep import Point
 

@@ -13,7 +13,7 @@ from mecheval.figures.scatter import PAIRS
 from mecheval.report.grids import Found
 from mecheval.report.plain import columns, levels
 from mecheval.report.specs import FIELDS, Spec, field_texts, page_spec
-from mecheval.store.snapshot import Snapshot
+from mecheval.store.store import Snapshot
 from mecheval.studies.axes import NAMES, ordered, say
 
 if TYPE_CHECKING:  # slow to import

@@ -3,9 +3,9 @@
 from mecheval.store.folder import RunFolder, RunHeld
 from mecheval.store.guard import StoreError, writing
 from mecheval.store.schema import TABLES, Column, Table
-from mecheval.store.store import DEFAULT_STORE, Store, StoreWarning
+from mecheval.store.store import DEFAULT_STORE, Snapshot, Store, StoreWarning, snapshot_of
 
 __all__ = [
-    "DEFAULT_STORE", "TABLES", "Column", "RunFolder", "RunHeld", "Store", "StoreError", "StoreWarning", "Table",
-    "writing",
+    "DEFAULT_STORE", "TABLES", "Column", "RunFolder", "RunHeld", "Snapshot", "Store", "StoreError", "StoreWarning",
+    "Table", "snapshot_of", "writing",
 ]  # fmt: skip

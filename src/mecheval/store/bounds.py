@@ -1,7 +1,7 @@
-"""What is taken from a store that someone else may have made, and why a run of it is left out.
+"""Limits of what is shown from a store that someone else may have made, and why a run of it is left out.
 
-A store can be damaged, written by another program, or made to do harm. Whoever shows its runs, in a terminal, a chart
-or a page, takes them through these limits, which no run of ours comes near.
+A store can be damaged, written by another program, or made to do harm. Terminals, charts and pages show its runs only
+within these limits, which no run of this program comes near.
 """
 
 from __future__ import annotations
@@ -10,25 +10,33 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from mecheval.store.schema import RUNS, STATUSES
+from mecheval.store.schema import RUNS, STATUSES, Table
+
+if TYPE_CHECKING:  # slow to import
+    from duckdb import DuckDBPyConnection
 
 MOST_LAYERS = 128
-"""Blocks of a model; also, numbers of layers in the names of sites are below this."""
+"""Most blocks of a model; the numbers of layers in the names of sites are below this."""
 LONGEST_NAME = 80
-"""Characters of a name: of a task, a mixer, a site, a role, an option with its value."""
+"""Most characters of a name: of a task, a mixer, a site, a role, or an option with its value."""
 LONGEST_TEXT = 4_000
-"""Characters of a text in whole sentences: a message, a summary, the evidence of a verdict."""
+"""Most characters of a text in whole sentences: a message, a summary, the evidence of a verdict."""
 LARGEST_CONFIG = 20_000
-"""Characters of a config as JSON; ours have about 1,000."""
+"""Most characters of a config as JSON; usual configs have about 1,000."""
 DEEPEST_CONFIG = 5
-"""Mappings and lists inside each other in a config, itself included; ours have three."""
+"""Most levels of mappings and lists in a config, itself included; usual configs have three."""
 LARGEST_STEP = 2**53
-"""The largest whole number that a chart, which computes with floats, still tells from its neighbours."""
+"""The largest whole number that a chart, which computes with floats, can distinguish from its neighbours."""
 LARGEST_NUMBER = 1e9
-"""Of any fraction; losses of runs that diverge may be larger, and are then missing."""
+"""The largest fraction; losses of runs that diverge may be larger, and are then missing."""
+MOST_STEPS = 2_000
+"""Most steps of a run in table history, and along training; of more, some are kept, evenly, and the last."""
+MOST_PLACES = 2_000
+"""Most pairs of a site and a role at which a run was intervened on; usual runs have some hundreds."""
 
 ROUNDING = 1e-3
 """By how much a mean of probabilities may be outside of its range."""
@@ -43,11 +51,29 @@ TEXTS = ("message", "summary", "evidence")
 """Columns that hold sentences; other texts are names."""
 PARTS = ("task", "mixer", "model", "optimiser", "schedule", "data", "evaluate", "machine")
 """Parts of a config that hold names and values."""
+KINDS = {
+    type(None): "nothing", bool: "true or false", int: "a number", float: "a fraction", str: "text", list: "a list",
+    dict: "a mapping",
+}  # fmt: skip
+"""Types of plain data, in words."""
+ON_THE_WAY = "training"
+"""The state of what was measured while a run was trained."""
+ALONG = f"state IS NOT DISTINCT FROM '{ON_THE_WAY}'"
+"""SQL: whether a row was measured while its run was trained."""
+APART = {
+    "history": ("run", "step"),
+    "evaluations": ("run", "state", "split", "step"),
+    "effects": ("run", "state", "split", "site", "role"),
+    "verdicts": ("run", "state", "split"),
+}
+"""Columns that distinguish the rows of a table; what was measured along training differs in its step, too."""
+NEEDED = {"effects": ("step",), "verdicts": ("step", "label")}
+"""Further columns without which a row says nothing."""
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
 def printable(text: str) -> str:
-    """The same with a sign in place of each character that has no picture: controls, marks of direction, halves."""
+    """The same text with a sign in place of each character that cannot be printed, such as a control character."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in text)
 
 
@@ -66,7 +92,7 @@ def text_of(text: str) -> str:
 
 
 def bounds_of(column: str) -> tuple[float, float]:
-    """The smallest and the largest number that a column of fractions can have; what is outside is missing."""
+    """The smallest and the largest number of a column of fractions; numbers outside become missing."""
     if column.endswith(SHARES):
         return -ROUNDING, 1 + ROUNDING
     if column == "attribution":
@@ -91,11 +117,6 @@ def bounded_row(row: Mapping[str, Any]) -> dict[str, Any]:
             low, high = bounds_of(column.name)
             taken[column.name] = value if low <= value <= high else None
     return taken
-
-
-def unreadable(run: str, why: str) -> dict[str, Any]:
-    """The row of a run of which nothing can be shown but why."""
-    return {column.name: None for column in RUNS.columns} | {"run": run, "status": "failed", "message": why}
 
 
 def row_problem(row: Mapping[str, Any]) -> str | None:
@@ -142,31 +163,91 @@ def _number_problem(values: Mapping[str, Any], where: str) -> str | None:
 def _is_plain(value: Any, deepest: int) -> bool:
     """Whether this is plain data (names are texts, numbers are finite and of 64 bits) of at most so many levels."""
     kind = type(value)
-    if kind is str or kind is bool or value is None:
-        return True
     if kind is int:
         return bool(-(2**63) <= value < 2**63)
     if kind is float:
         return math.isfinite(value)
-    if kind is dict:
-        return deepest > 0 and all(type(name) is str for name in value) and _are_plain(value.values(), deepest - 1)
-    return kind is list and deepest > 0 and _are_plain(value, deepest - 1)
-
-
-def _are_plain(values: Iterable[Any], deepest: int) -> bool:
-    return all(_is_plain(each, deepest) for each in values)
+    if kind is dict and not all(type(name) is str for name in value):
+        return False
+    if kind is dict or kind is list:
+        inner = value.values() if kind is dict else value
+        return deepest > 0 and all(_is_plain(each, deepest - 1) for each in inner)
+    return kind is str or kind is bool or value is None
 
 
 def _kind(value: Any) -> str:
-    """What something is, for people."""
-    if value is None:
-        return "nothing"
-    names = {
-        bool: "true or false",
-        int: "a number",
-        float: "a fraction",
-        str: "text",
-        list: "a list",
-        dict: "a mapping",
-    }
-    return names.get(type(value), f"a {type(value).__name__}")
+    """What something is, in words."""
+    return KINDS.get(type(value), f"a {type(value).__name__}")
+
+
+def bound_table(connection: DuckDBPyConnection, table: Table) -> list[tuple[str, str]]:
+    """Bring a table within the limits; the runs that lost rows by that, each with what these rows are.
+
+    Numbers outside of their range become missing, and texts are cut. Rows without a place, and rows that repeat
+    another, are removed.
+    """
+    for column in table.columns:
+        if column.type == "VARCHAR":
+            _bound_texts(connection, table, column.name)
+        else:
+            low, high = _range(column.name, column.type)
+            connection.execute(
+                f"UPDATE {table.name} SET {column.name} = NULL WHERE NOT {column.name} BETWEEN ? AND ?", [low, high]
+            )
+    name, apart = table.name, APART[table.name]
+    needed = dict.fromkeys((*apart, *NEEDED.get(name, ())))
+    gone = _removed(connection, table, " OR ".join(f"{column} IS NULL" for column in needed))
+    lost = [(run, f"{_rows(n)} of table {name} lack one of {', '.join(needed)}") for run, n in gone.items()]
+    keys = ", ".join([*apart, f"CASE state WHEN '{ON_THE_WAY}' THEN step END"] if "state" in apart else apart)
+    gone = _removed(connection, table, f"rowid NOT IN (SELECT min(rowid) FROM {name} GROUP BY {keys})")
+    lost += [(run, f"{_rows(n)} of table {name} are there twice") for run, n in gone.items()]
+    if name == "effects":
+        many = f"SELECT run FROM {name} GROUP BY run HAVING count(DISTINCT (site, role)) > {MOST_PLACES}"
+        gone = _removed(connection, table, f"run IN ({many})")
+        lost += [(run, f"its effects are at more than {MOST_PLACES:,} sites and roles") for run in gone]
+    thin_steps(connection, table)
+    return lost
+
+
+def thin_steps(connection: DuckDBPyConnection, table: Table) -> None:
+    """Keep only some of very many steps along training, evenly, and the last."""
+    along = f"state = '{ON_THE_WAY}'" if "state" in APART[table.name] else "true"
+    steps = f"SELECT DISTINCT run, step FROM {table.name} WHERE {along}"
+    numbered = (
+        "SELECT run, step, row_number() OVER (PARTITION BY run ORDER BY step) AS place, "
+        f"count(*) OVER (PARTITION BY run) AS n FROM ({steps})"
+    )
+    gone = f"SELECT run, step FROM ({numbered}) WHERE place % ceil(n / {MOST_STEPS}) <> 0 AND place < n"
+    connection.execute(f"DELETE FROM {table.name} WHERE {along} AND (run, step) IN ({gone})")
+
+
+def _range(column: str, type_: str) -> tuple[float, float]:
+    if type_ == "INTEGER":  # they are all numbers of layers
+        return 0, MOST_LAYERS - 1
+    return (0, LARGEST_STEP) if type_ == "BIGINT" else bounds_of(column)
+
+
+def _bound_texts(connection: DuckDBPyConnection, table: Table, column: str) -> None:
+    """Make the texts of a column printable; empty names, and sites beyond any layer, become missing."""
+    changed = []
+    for (text,) in connection.execute(f"SELECT DISTINCT {column} FROM {table.name}").fetchall():
+        if text is None or column == "run":
+            continue
+        shown = text_of(text) if column in TEXTS else name_of(text)
+        fits = column in TEXTS or (is_site(shown) if column == "site" else bool(shown))
+        if shown != text or not fits:
+            changed.append((text, shown if fits else None))
+    if changed:
+        given = [list(each) for each in zip(*changed, strict=True)]
+        pairs = "SELECT unnest(?::VARCHAR[]) AS old, unnest(?::VARCHAR[]) AS new"
+        connection.execute(f"UPDATE {table.name} SET {column} = new FROM ({pairs}) WHERE {column} = old", given)
+
+
+def _removed(connection: DuckDBPyConnection, table: Table, which: str) -> Counter[str]:
+    """Remove rows, and count them by run."""
+    gone = connection.execute(f"DELETE FROM {table.name} WHERE {which} RETURNING run").fetchall()
+    return Counter(str(run) for (run,) in gone)
+
+
+def _rows(n: int) -> str:
+    return f"{n:,} row{'s' * (n > 1)}"

@@ -1,4 +1,4 @@
-"""One run's folder: who may write to it, how, and what vouches for its files."""
+"""One run's folder: who may write to it, and how its files are written, read and checked."""
 
 from __future__ import annotations
 
@@ -17,20 +17,30 @@ from typing import Any, NoReturn
 from mecheval.digests import sha256
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
-from mecheval.store.guard import StoreError, check_tree, open_file, read_file, writing
-from mecheval.store.schema import LONGEST_TEXT, RUNS, STATUSES, TABLES, WHOLE
-from mecheval.store.seal import Record, read_record, unaccounted, write_record
+from mecheval.machine import environment
+from mecheval.store.guard import (
+    Record,
+    StoreError,
+    blank,
+    check_tree,
+    open_file,
+    read_file,
+    read_record,
+    write_record,
+    writing,
+)  # fmt: skip
+from mecheval.store.schema import LONGEST_TEXT, STATUSES, TABLES, WHOLE
 from mecheval.store.tables import read_parquet, to_parquet
 
 PATIENCE, PAUSE = 20, 0.01
-"""A check for a held run briefly takes the lock itself, so a refusal counts only when it lasts (0.2 s)."""
+"""How often, and how many seconds apart, a lock is tried: whoever only looks at it holds it for a moment, too."""
 STATUS_BYTES = 4_000_000
-"""The largest status file that is read or written; a usual one has 3,000 bytes, most of them the config."""
+"""Size of the largest status file that is read or written; a usual one has 3,000 bytes, most of them the config."""
 ENVIRONMENT = "environment.json"
 UNSEALED = ("status.json", "lock")
-"""Files that the status does not vouch for; checkpoints hold their own checksums."""
+"""Files that the status does not vouch for. Checkpoints, which it does not either, hold their own checksums."""
 ALWAYS = ("history", "evaluations")
-"""Tables that every whole run has, for runs that were made before there were checksums."""
+"""Tables that every whole run has, also one that was made before there were checksums."""
 
 
 class RunHeld(UserError):
@@ -55,7 +65,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of what training needs to resume after it was interrupted."""
+        """Folder of the checkpoints from which interrupted training resumes."""
         return self.path / "checkpoint"
 
     def table(self, name: str) -> Path:
@@ -63,13 +73,13 @@ class RunFolder:
         return self.path / f"{TABLES[name].name}.parquet"
 
     def exists(self) -> bool:
-        """Whether this run has begun: a run is there from its first status on."""
+        """Whether this run has begun, which it has from its first status on."""
         try:
             self._status.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # something is there, and reading it will say what is wrong
-            return True
+            pass
         return True
 
     @contextmanager
@@ -96,7 +106,7 @@ class RunFolder:
             os.close(descriptor)
 
     def check_writable(self) -> None:
-        """An error in one line when this process cannot write to the run; nothing has to be computed to find out."""
+        """An error in one line when this process cannot write to the run: ask before computing anything."""
         with self.exclusive(), writing(self.path):
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -120,14 +130,14 @@ class RunFolder:
         return False
 
     def status(self) -> dict[str, Any]:
-        """The run's row of table `runs`; what is not known is None, before the run has begun everything but its id.
+        """The run's row of table `runs`; None stands for what is not known, before the run begins all but its id.
 
-        A run that says it is running while nobody holds it is `interrupted`: its process died.
+        A run that says it is running while no process holds it is `interrupted`: its process died.
         """
         return self.record().row
 
     def record(self) -> Record:
-        """The run's row and the checksums of its files, once they match the checksum of the status file itself."""
+        """The run's row and the checksums of its files, once the status file matches its own checksum."""
         record = self._read_record()
         try:
             if record.row["status"] == "running" and not self.is_held():
@@ -171,7 +181,7 @@ class RunFolder:
             path = self.path / name
             with writing(path):
                 path.parent.mkdir(exist_ok=True)
-            self._write(path, content)
+                write_atomic(path, content)
             self._fresh[name] = sha256(content)
         if whole:
             self._write_record(Record(record.row, {**record.files, **self._fresh}))
@@ -181,7 +191,7 @@ class RunFolder:
         self.write_files({"config.yaml": text.encode()})
 
     def write(self, table_name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write one of the run's tables, whole; `run` is filled in here."""
+        """Write one of the run's tables, all its rows at once; column `run` is filled in here."""
         self.write_files(self._as_file(table_name, rows))
 
     def read(self, table_name: str) -> list[dict[str, Any]]:
@@ -193,9 +203,9 @@ class RunFolder:
             self._unreadable(self.table(table_name), error)
 
     def replace(self, tables: Mapping[str, Sequence[Mapping[str, Any]]], same: Sequence[str], part: str) -> None:
-        """Write rows into some of the run's tables in place of those that agree with one of them in columns `same`.
+        """Write rows into some of the run's tables, in place of those that agree with one of them in columns `same`.
 
-        `part` says what the rows come from; the environment in which they were computed is kept under that name.
+        `part` names the computation that the rows come from; its environment is kept under that name.
         """
         files: dict[str, bytes] = {}
         for name, rows in tables.items():
@@ -218,7 +228,7 @@ class RunFolder:
         return path
 
     def check_whole(self) -> None:
-        """An error unless every file of a whole run is as it was written: before anything is computed from the run."""
+        """An error unless every file of a whole run is as it was written: ask before computing from the run."""
         for problem in self._damaged(self.record()):
             raise StoreError(problem)
 
@@ -227,8 +237,9 @@ class RunFolder:
         record = self.record()
         if record.row["status"] not in WHOLE:
             return []
-        extra = unaccounted(record, self._files()) if record.sealed else []
-        return [*self._damaged(record), *(f"{self.path / name} is not among the files of the run." for name in extra)]
+        extra = set(self._files()) - record.files.keys() - record.replacing.keys() if record.sealed else ()
+        more = [f"{self.path / name} is not among the files of the run." for name in sorted(extra)]
+        return [*self._damaged(record), *more]
 
     def _damaged(self, record: Record) -> Iterator[str]:
         for name in record.files if record.sealed else [self.table(table).name for table in ALWAYS]:
@@ -238,9 +249,7 @@ class RunFolder:
                 yield str(error)
 
     def environment_file(self, part: str) -> dict[str, bytes]:
-        """environment.json, in which `part` of the run ("training from step 0") is computed in this environment."""
-        from mecheval.store.environment import environment
-
+        """environment.json with one more part of the run, such as "training from step 0", computed by this process."""
         parts = {name: kept for name, kept in self.environments().items() if name != part}
         return {ENVIRONMENT: json.dumps(parts | {part: environment()}, indent=1).encode() + b"\n"}
 
@@ -312,7 +321,7 @@ class RunFolder:
         try:
             return read_record(read_file(self._status, self.path.parent, STATUS_BYTES), self.id)
         except (FileNotFoundError, NotADirectoryError):
-            return Record({column.name: None for column in RUNS.columns} | {"run": self.id})
+            return blank(self.id)
         except StoreError:
             raise
         except (OSError, ValueError) as error:
@@ -322,13 +331,10 @@ class RunFolder:
         content = write_record(record)
         if len(content) > STATUS_BYTES:
             raise StoreError(f"the config of run {self.id} is too large: a status has at most {STATUS_BYTES:,} bytes.")
-        self._write(self._status, content)
+        with writing(self._status):
+            write_atomic(self._status, content)
         if record.row["status"] in WHOLE and not record.replacing:
             self._fresh = {}
-
-    def _write(self, path: Path, content: bytes) -> None:
-        with writing(path):
-            write_atomic(path, content)
 
     def _unreadable(self, path: Path, error: Exception) -> NoReturn:
         why = error.strerror if isinstance(error, OSError) else f"the file is damaged ({error})"

@@ -1,22 +1,40 @@
-"""Files of a store that someone else may have made: only regular files are opened, and no link is followed.
+"""What a store may hold, and what vouches for it: regular files only, and a status file with checksums.
 
 A store can be received from a stranger. A symbolic link in it could make a reader or a writer touch files elsewhere,
-and a FIFO or a device could make a reader wait forever.
+and a FIFO or a device could make a reader wait forever. So only regular files are opened, and no link is followed.
+
+The status file of a run is its row of table `runs`, as JSON whose first line holds the SHA-256 of all bytes after it:
+
+    {"sha256": "...",
+     "run": "...", "status": "done", ..., "files": {"history.parquet": "<SHA-256>", ...}, "replacing": {}}
+
+`files` is empty until the run is whole. While a file of a whole run is replaced, `replacing` holds the new checksum
+beside the old one in `files`, so that a process killed at any moment leaves every file vouched for. Runs made before
+there were checksums have neither; they are read as they are, and sealed when something is next written to them.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
+from typing import Any, NoReturn
 
+from mecheval.digests import run_id, sha256
 from mecheval.errors import UserError
+from mecheval.store.schema import RUNS
 
 MOST_FILES = 10_000
-"""How many files and folders a run may have; ours have about ten."""
+"""The largest number of files and folders in a run's folder; runs of this program have about ten."""
+SEAL, FILES, REPLACING = "sha256", "files", "replacing"
+FIRST_LINE = '{{"sha256": "{}",\n'
+FIRST_BYTES = len(FIRST_LINE.format("0" * 64))
 
 
 class StoreError(UserError):
@@ -72,19 +90,17 @@ def refuse_links(folder: Path, below: Path) -> None:
 
 
 def check_tree(folder: Path, below: Path) -> None:
-    """An error unless everything in `folder` is a regular file or a folder; before a process writes there."""
+    """An error unless everything in `folder` is a regular file or a folder. Ask before writing there."""
     refuse_links(folder, below)
     seen = 0
     for place, folders, files in os.walk(folder, onerror=_raise):
         seen += len(folders) + len(files)
         if seen > MOST_FILES:
             raise StoreError(f"{folder} has more than {MOST_FILES:,} files; a run has about ten.")
-        for name in folders:
-            if (Path(place) / name).is_symlink():
-                raise _refusal(Path(place) / name)
-        for name in files:
-            if not stat.S_ISREG((Path(place) / name).lstat().st_mode):
-                raise _refusal(Path(place) / name)
+        for path in (Path(place) / name for name in (*folders, *files)):
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise _refusal(path)
 
 
 def _refusal(path: Path) -> StoreError:
@@ -101,3 +117,71 @@ def _refusal(path: Path) -> StoreError:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of a status file."""
+
+    row: dict[str, Any]  # of table runs
+    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by name, as weights/last.safetensors
+    replacing: Mapping[str, str] = field(default_factory=dict)
+    sealed: bool = False  # whether it has checksums at all
+
+    def vouches(self, name: str, content: bytes) -> bool:
+        """Whether these bytes are the run's file of this name."""
+        return sha256(content) in (self.files.get(name), self.replacing.get(name))
+
+    def accepting(self, digests: Mapping[str, str]) -> Record:
+        """The same record, which also vouches for new versions of these files."""
+        return replace(self, replacing={**self.replacing, **digests}, sealed=True)
+
+
+def blank(run: str, **known: Any) -> Record:
+    """The record of a run about which only `known` is known."""
+    return Record({column.name: None for column in RUNS.columns} | {"run": run, **known})
+
+
+def write_record(record: Record) -> bytes:
+    """A record as the content of a status file. JSON has no infinite numbers: they become missing."""
+    row = {column.name: column.clean(record.row[column.name]) for column in RUNS.columns}
+    for name, value in row.items():
+        if isinstance(value, datetime):
+            row[name] = f"{value.isoformat()}Z"
+        elif value in (float("inf"), -float("inf")):
+            row[name] = None
+    body = {**row, FILES: dict(record.files), REPLACING: dict(record.replacing)}
+    rest = json.dumps(body, indent=1, allow_nan=False).removeprefix("{\n").encode() + b"\n"
+    return FIRST_LINE.format(sha256(rest)).encode() + rest
+
+
+def read_record(content: bytes, run: str) -> Record:
+    """The record in a status file of the run with this id; a ValueError says what is wrong with the file."""
+    try:
+        saved = json.loads(content, parse_constant=_not_json)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(saved, dict) or "status" not in saved:
+        raise ValueError("it has no status")
+    sealed = SEAL in saved
+    if sealed:
+        rest = content[FIRST_BYTES:]
+        if content[:FIRST_BYTES] != FIRST_LINE.format(sha256(rest)).encode():
+            raise ValueError("it does not match its checksum")
+        if saved.get("run") != run:
+            raise ValueError(f"it belongs to run {str(saved.get('run'))[:80]}")
+    known = {column.name for column in RUNS.columns} | ({SEAL, FILES, REPLACING} if sealed else set())
+    if unknown := saved.keys() - known:
+        raise ValueError(f"unknown name {min(unknown)[:80]!r}")
+    row = {column.name: column.clean(saved.get(column.name), parsed=True) for column in RUNS.columns} | {"run": run}
+    if not sealed and row["config"] is not None and run_id(row["config"]) != run:
+        raise ValueError("its config belongs to another run")
+    digests = saved.get(FILES, {}), saved.get(REPLACING, {})
+    for each in digests:
+        if not isinstance(each, dict) or not all(isinstance(digest, str) for digest in each.values()):
+            raise ValueError("its checksums are not names and texts")
+    return Record(row, *digests, sealed)
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 WHOLE_NUMBERS = {"INTEGER": 32, "BIGINT": 64}
-"""DuckDB's types and their bits."""
+"""DuckDB's types of whole numbers, with their bits."""
 
 STATUSES = ("running", "interrupted", "done", "diverged", "failed")
 YEARS = 1970, 2200
-"""First and last year of the times that are taken from a store."""
+"""First and last year of the times that are read from a store."""
 LONGEST_TEXT = 20_000
-"""Characters of a text that are taken from a store; names have a few, the evidence of a verdict some hundreds."""
+"""Most characters of a text that is read from a store; the evidence of a verdict has some hundreds."""
 WHOLE = ("done", "diverged")
-"""The trainer writes its status last, so a run with one of these has all its tables."""
+"""The statuses of a whole run: training writes the status last, so such a run has all its tables."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ class Column:
     older: str = ""
     """SQL that gives the column for rows that were written before it existed."""
 
-    def clean(self, value: Any) -> Any:
-        """`value` as plain Python, or a ValueError that names the column; NaN is None.
+    def clean(self, value: Any, parsed: bool = False) -> Any:
+        """`value` as plain Python, or a ValueError that names the column; NaN becomes None.
 
-        Numbers of numpy and torch become int and float; times become UTC without a zone, as in DuckDB.
+        Numbers of numpy and torch become int and float; times become UTC without a zone, as in DuckDB. `parsed` is
+        for values that were read from JSON, which need not be tried as JSON once more.
         """
         if value is None:
             return None
@@ -47,7 +48,7 @@ class Column:
             if self.type == "TIMESTAMP":
                 return _utc(value)
             if self.type == "JSON":
-                return _config(value)
+                return _config(value, parsed)
             return _text(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"column {self.name}: {error}") from None
@@ -62,7 +63,7 @@ class Table:
     order: tuple[str, ...]
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """An error that names the column of a row that lacks one or has others; one with `older` may be left out."""
+        """Raise an error that names the column of a row that lacks one or has others; `older` ones may be left out."""
         names = {column.name for column in self.columns}
         needed = {column.name for column in self.columns if not column.older}
         for row in rows:
@@ -92,14 +93,15 @@ def _utc(value: Any) -> datetime:
     return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
 
 
-def _config(value: Any) -> dict[str, Any]:
-    """Parts by name, as a run config has them: each holds names and values, but for the seed."""
+def _config(value: Any, parsed: bool) -> dict[str, Any]:
+    """The parts of a run config by name: each but the seed holds names and values."""
     if not isinstance(value, dict):
         raise TypeError(f"not a dict: {_shown(value)}")
     for name, part in value.items():
         if not isinstance(part, dict) and type(part) is not int:
             raise TypeError(f"part {_shown(name)} is neither names and values nor a whole number: {_shown(part)}")
-    json.dumps(value, allow_nan=False)  # or it says what is not JSON
+    if not parsed:
+        json.dumps(value, allow_nan=False)  # which raises an error that names what is not JSON
     return value
 
 

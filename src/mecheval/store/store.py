@@ -1,4 +1,4 @@
-"""All runs, as tables."""
+"""All runs as tables; and the same as they were at one moment, within limits, for figures and reports."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import difflib
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
+from mecheval.store.bounds import ALONG, bound_table, bounded_row, row_problem
 from mecheval.store.folder import RunFolder
-from mecheval.store.guard import StoreError, refuse_links
+from mecheval.store.guard import Record, StoreError, blank, refuse_links
 from mecheval.store.schema import EFFECTS, EVALUATIONS, HISTORY, LONGEST_TEXT, RUNS, TABLES, VERDICTS, WHOLE, Table
-from mecheval.store.seal import Record
 from mecheval.store.tables import bounded_frame, connect, load_rows, load_runs, one_line, seal
 
 if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
@@ -25,6 +27,11 @@ if TYPE_CHECKING:  # both are slow to import; only those who read a table wait f
 DEFAULT_STORE = os.environ.get("MECHEVAL_STORE") or "mecheval-store"
 ID = re.compile(r"[0-9a-f]{12}")
 FEW = 5
+"""Runs that an error message names."""
+AT_ONCE = 500
+"""Runs whose effects along training are in memory at the same time, before they are left out."""
+USUAL = ("runs", "history", "effects", "verdicts")
+"""Tables of a snapshot."""
 
 
 class StoreWarning(UserWarning):
@@ -70,7 +77,7 @@ class Store:
         raise UserError(f"no run starts with {prefix!r}. There are: {_few(near) or 'none'}.")
 
     def runs(self) -> pd.DataFrame:
-        """One row a run, in the order in which they began."""
+        """One row per run, in the order in which they began."""
         return self._frame(RUNS)
 
     def history(self) -> pd.DataFrame:
@@ -82,11 +89,11 @@ class Store:
         return self._frame(EVALUATIONS)
 
     def effects(self) -> pd.DataFrame:
-        """What interventions did."""
+        """The effects of interventions."""
         return self._frame(EFFECTS)
 
     def verdicts(self) -> pd.DataFrame:
-        """What interventions say about the mechanism."""
+        """The mechanisms that interventions found."""
         return self._frame(VERDICTS)
 
     def query(self, sql: str) -> pd.DataFrame:
@@ -99,7 +106,7 @@ class Store:
         mentioned = [table for table in TABLES.values() if re.search(rf"\b{table.name}\b", sql, re.IGNORECASE)]
         with self._database(mentioned or TABLES.values()) as connection:
             try:
-                if connection.execute(sql) is not None:  # it is where there is no statement
+                if connection.execute(sql) is not None:  # it is None where there is no statement
                     return bounded_frame(connection)
                 problem = "this SQL says nothing."
             except duckdb.Error as error:
@@ -115,20 +122,17 @@ class Store:
     def _database(self, tables: Iterable[Table]) -> Iterator[DuckDBPyConnection]:
         """A sealed database with these tables in memory."""
         with connect() as connection:
-            self._load(connection, list(tables))
+            records = self.records()
+            for table in tables:
+                self._load(connection, table, records)
             seal(connection)
             yield connection
 
-    def _load(self, connection: DuckDBPyConnection, tables: Sequence[Table]) -> None:
-        records = self.records()
-        for table in tables:
-            if table is RUNS:
-                load_rows(connection, table, [record.row for record in records.values()])
-            else:
-                self.load_table(connection, table, records)
-
-    def load_table(self, connection: DuckDBPyConnection, table: Table, records: Mapping[str, Record]) -> None:
-        """Make `table` of what these runs, by their ids, have of it; what cannot be used is left out with a warning."""
+    def _load(self, connection: DuckDBPyConnection, table: Table, records: Mapping[str, Record]) -> None:
+        """Make `table` of what these runs have of it; what cannot be used is left out with a warning."""
+        if table is RUNS:
+            load_rows(connection, table, [record.row for record in records.values()], parsed=True)
+            return
         files = {run: path for run, record in records.items() if record.row["status"] in WHOLE
                  and (path := self._checked(run, record, table)) is not None}  # fmt: skip
         for run, why in load_runs(connection, table, files).items():
@@ -156,15 +160,91 @@ class Store:
             try:
                 record = self.folder(run).record()
             except StoreError as error:
-                row = {column.name: None for column in RUNS.columns}
-                record = Record(row | {"run": run, "status": "failed", "message": str(error)[:LONGEST_TEXT]})
+                record = blank(run, status="failed", message=str(error)[:LONGEST_TEXT])
                 self._warn(run, str(error))
-            if record.row["status"] is not None:  # it was removed since the listing
+            if record.row["status"] is not None:  # it is None if the run was removed since the listing
                 records[run] = record
         return records
 
     def _warn(self, run: str, problem: str) -> None:
         warnings.warn(StoreWarning(f"run {run} is left out: {problem}"), stacklevel=2)
+
+
+class Snapshot(Store):
+    """Some tables of a store in memory, as they were at one moment, so that all parts of a report agree.
+
+    A run beyond the limits of `bounds` is listed as failed, with the reason and a `StoreWarning`, like one that cannot
+    be read. Effects measured along training stay in their files (`on_the_way`): thousands of runs have millions.
+    `among` names the runs whose tables are read; all runs are listed.
+    """
+
+    def __init__(self, store: Store, tables: Sequence[str] = USUAL, among: Container[str] | None = None) -> None:
+        import duckdb
+
+        super().__init__(store.path)
+        self.probed: set[str] = set()  # runs that were intervened on while they were trained
+        self._kept = {run: self._bounded(record) for run, record in store.records().items()}
+        read = {run: record for run, record in self._kept.items() if among is None or run in among}
+        self._connection = connect()
+        try:
+            for name in tables:
+                self._take(self._connection, TABLES[name], self._kept if name == RUNS.name else read)
+        except duckdb.Error as error:  # a single file that cannot be read does not raise this
+            raise StoreError(f"cannot read {store.path}: {one_line(error)[:300]}") from None
+        seal(self._connection)
+
+    def records(self) -> dict[str, Record]:
+        """The rows and checksums of all runs, as they were."""
+        return {run: replace(record, row=dict(record.row)) for run, record in self._kept.items()}
+
+    def on_the_way(self, runs: Sequence[str]) -> pd.DataFrame:
+        """Effects of these runs along training."""
+        with connect() as connection:
+            self._take(connection, EFFECTS, {run: self._kept[run] for run in runs}, on_the_way=True)
+            return connection.execute(f"FROM {EFFECTS.name}").df()
+
+    @contextmanager
+    def _database(self, tables: Iterable[Table]) -> Iterator[DuckDBPyConnection]:
+        """The one database, whichever tables are asked for."""
+        yield self._connection
+
+    def _bounded(self, record: Record) -> Record:
+        """The same record within the limits; for a run that cannot be shown, one that says it failed, and why."""
+        run, problem = record.row["run"], row_problem(record.row)
+        if problem is None:
+            return replace(record, row=bounded_row(record.row))
+        self._warn(run, problem)
+        return blank(run, status="failed", message=problem)
+
+    def _take(
+        self, connection: DuckDBPyConnection, table: Table, records: Mapping[str, Record], *, on_the_way: bool = False
+    ) -> None:
+        """Make a table of these runs within the limits, of effects only those along training, or only the others."""
+        if table is EFFECTS:
+            self._take_effects(connection, records, ALONG if on_the_way else f"NOT ({ALONG})")
+        else:
+            self._load(connection, table, records)
+        for run, what in () if table is RUNS else bound_table(connection, table):
+            warnings.warn(StoreWarning(f"run {run} is shown without some of its rows: {what}."), stacklevel=2)
+
+    def _take_effects(self, connection: DuckDBPyConnection, records: Mapping[str, Record], wanted: str) -> None:
+        """Make table effects, some runs at a time, each time without the rows that are not wanted."""
+        self._load(connection, EFFECTS, {})
+        connection.execute("CREATE TABLE kept AS FROM effects")
+        whole = iter([(run, record) for run, record in records.items() if record.row["status"] in WHOLE])
+        while some := dict(islice(whole, AT_ONCE)):
+            self._load(connection, EFFECTS, some)
+            found = connection.execute(f"SELECT DISTINCT run FROM effects WHERE {ALONG}").fetchall()
+            self.probed |= {run for (run,) in found}
+            connection.execute(f"INSERT INTO kept FROM effects WHERE {wanted}")
+        connection.execute("DROP TABLE effects; ALTER TABLE kept RENAME TO effects")
+
+
+def snapshot_of(store: Store, *tables: str, among: Container[str] | None = None) -> Store:
+    """The store itself if it is a snapshot already or does not exist yet; else these tables of it, or of some runs."""
+    if isinstance(store, Snapshot) or not (store.path / "runs").is_dir():
+        return store
+    return Snapshot(store, tables, among)
 
 
 def _dtypes(table: Table) -> dict[str, Any]:

@@ -20,17 +20,19 @@ if TYPE_CHECKING:  # DuckDB is slow to import; only those who read or write a ta
     from duckdb import DuckDBPyConnection
 
 FROM_FILE = "from_file"
-"""Column, while files are loaded, that says which file a row comes from."""
+"""Column, while files are loaded, with the file that a row comes from."""
 MOST_ROWS, MOST_BYTES = 2_000_000, 1 << 30
-"""Rows of a file that is read, and their size in memory; ours have up to some hundred thousand."""
+"""Most rows of a file that is read, and most bytes that they take in memory; usual files have some thousand rows."""
+SMALL = 1 << 14
+"""Bytes of a file below which only its rows are counted: Zstandard expands it to less than `MOST_BYTES`."""
 Rows = Sequence[Mapping[str, Any]]
 
 MEMORY = "2GB"
-"""What DuckDB may use at most for one query; the tables of thousands of runs take a tenth of it."""
+"""The most memory that DuckDB may use for one query; the tables of thousands of runs take a tenth of it."""
 CHUNK = 1000
-"""Rows, or vectors of 2,048 rows, that are taken from DuckDB at a time."""
+"""Vectors of 2,048 rows that are fetched from DuckDB at a time."""
 MAX_VALUES = 50_000_000
-"""Most values (rows times columns) of an answer: what a frame holds lies outside of DuckDB's memory."""
+"""Most values (rows times columns) of an answer: a frame lies outside of DuckDB's memory."""
 
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,  # row order, and so the bytes of a file, must not depend on the machine
@@ -43,14 +45,14 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 
 
 def connect() -> DuckDBPyConnection:
-    """A database in memory. Its doors are open for this module's own SQL: `seal` it before running a user's."""
+    """A database in memory. It can still open files, for this module's own SQL: `seal` it before running a user's."""
     import duckdb
 
     return duckdb.connect(":memory:", config=SETTINGS)
 
 
 def seal(connection: DuckDBPyConnection) -> None:
-    """Close the database to the world for good: from here on its SQL reads and writes no file, inside the store or out.
+    """Close the database to the world for good: from here on its SQL reads and writes no file.
 
     A list of allowed folders would not do, because what may be read there may also be overwritten.
     """
@@ -58,96 +60,88 @@ def seal(connection: DuckDBPyConnection) -> None:
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
 
-def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows) -> None:
-    """Make `table` from `rows`, which have exactly its columns; None and NaN are NULL."""
+def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows, parsed: bool = False) -> None:
+    """Make `table` from `rows`, which have exactly its columns; None and NaN are NULL. See `Column.clean`."""
     table.check(rows)
-    values = [[_plain(column.clean(row.get(column.name))) for row in rows] for column in table.columns]
+    values = [[_plain(column.clean(row.get(column.name), parsed)) for row in rows] for column in table.columns]
     _create(connection, table)
     lists = ", ".join(f"unnest(?::{column.type}[])" for column in table.columns)  # much faster than row by row
     connection.execute(f"INSERT INTO {table.name} SELECT {lists}", values)
 
 
-def load_files(connection: DuckDBPyConnection, table: Table, files: Sequence[Path]) -> None:
-    """Make `table` from Parquet files; a column that a file lacks is NULL, one that the schema lacks is left out."""
-    _create(connection, table)
-    _insert(connection, table, files)
+def load_files(connection: DuckDBPyConnection, table: Table, files: Sequence[Path], *more: str) -> None:
+    """Make `table` from Parquet files; a column that a file lacks is NULL, one that the schema lacks is left out.
 
-
-def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> dict[str, str]:
-    """Make `table` from the Parquet files of runs, by the runs' ids; which runs are left out, and why.
-
-    A file of another program may be no Parquet, have columns of other types, hold rows of another run, or texts without
-    bounds. All files together are quick to read; only when that fails is each read by itself.
+    `more` can be `FROM_FILE`, for a column with the file that each row comes from.
     """
-    try:
-        _load_runs(connection, table, files)
-        return {}
-    except _unusable():
-        pass
-    problems = {}
-    for run, path in files.items():
-        try:
-            _load_runs(connection, table, {run: path})
-        except _unusable() as error:
-            problems[run] = one_line(error)
-    _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems})
-    return problems
-
-
-def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> None:
-    _check_sizes(connection, list(files.values()))
-    _create(connection, table, FROM_FILE)
-    _insert(connection, table, list(files.values()), FROM_FILE)
-    owner = f"string_split({FROM_FILE}, '/')[-2]"
-    strange = connection.execute(f"SELECT run FROM {table.name} WHERE run IS DISTINCT FROM {owner} LIMIT 1").fetchone()
-    if strange:
-        raise ValueError(f"it has rows of run {str(strange[0])[:80]!r}.")
-    for column in table.columns:
-        if column.type == "VARCHAR":
-            [longest] = connection.execute(f"SELECT max(length({column.name})) FROM {table.name}").fetchone() or [0]
-            if longest and longest > LONGEST_TEXT:
-                raise ValueError(f"column {column.name} has a text of {longest:,} characters.")
-    connection.execute(f"ALTER TABLE {table.name} DROP COLUMN {FROM_FILE}")
-
-
-def _check_sizes(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
-    """An error unless each file says that it holds no more than is read: a small file can hold billions of rows."""
-    if not files:
-        return
-    sizes = connection.execute(
-        "SELECT sum(row_group_num_rows) FILTER (column_id = 0) AS n, sum(total_uncompressed_size) AS size "
-        f"FROM parquet_metadata(?) GROUP BY file_name HAVING n > {MOST_ROWS} OR size > {MOST_BYTES}",
-        [_names(files)],
-    )
-    if found := sizes.fetchone():
-        limits = f"at most {MOST_ROWS:,} of {MOST_BYTES:,} bytes are read"
-        raise ValueError(f"it has {int(found[0]):,} rows of {int(found[1]):,} bytes; {limits}.")
-
-
-def _names(files: Sequence[Path]) -> list[str]:
-    """Paths for DuckDB, for which a name would be a pattern."""
-    return [glob.escape(str(file.absolute())) for file in files]
-
-
-def _insert(connection: DuckDBPyConnection, table: Table, files: Sequence[Path], *more: str) -> None:
+    _create(connection, table, *more)
     if files:
         columns = [f"coalesce({c.name}, {c.older}) AS {c.name}" if c.older else c.name for c in table.columns]
         names = ", ".join([*columns, *more])
         file = f", filename = '{FROM_FILE}'" if more else ""
         read = f"read_parquet(?, union_by_name = true, hive_partitioning = false{file})"
+        every = f"FROM (FROM {table.name} UNION ALL BY NAME FROM {read})"
+        connection.execute(f"INSERT INTO {table.name} SELECT {names} {every}", [_names(files)])
+
+
+def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> dict[str, str]:
+    """Make `table` from the Parquet files of runs, by the runs' ids; the runs that are left out, with the reason.
+
+    A file of another program may be no Parquet, have columns of other types, hold rows of another run, or texts without
+    bounds. All files together are quick to read; only when that fails is each read by itself.
+    """
+    import duckdb
+
+    problems: dict[str, str] = {}
+    try:
+        _load_runs(connection, table, files)
+    except (duckdb.Error, ValueError):
+        for run, path in files.items():
+            try:
+                _load_runs(connection, table, {run: path})
+            except (duckdb.Error, ValueError) as error:
+                problems[run] = one_line(error)
         try:
-            connection.execute(
-                f"INSERT INTO {table.name} SELECT {names} FROM (FROM {table.name} UNION ALL BY NAME FROM {read})",
-                [_names(files)],
-            )
-        except Exception as error:
-            if not _out_of_memory(error):
-                raise
+            _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems})
+        except duckdb.OutOfMemoryException:
             raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
+    return problems
+
+
+def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> None:
+    _check_sizes(connection, list(files.values()))
+    load_files(connection, table, list(files.values()), FROM_FILE)
+    owner = f"string_split({FROM_FILE}, '/')[-2]"
+    strange = connection.execute(f"SELECT run FROM {table.name} WHERE run IS DISTINCT FROM {owner} LIMIT 1").fetchone()
+    if strange:
+        raise ValueError(f"it has rows of run {str(strange[0])[:80]!r}.")
+    texts = [column.name for column in table.columns if column.type == "VARCHAR"]
+    longest = connection.execute(f"SELECT {', '.join(f'max(length({name}))' for name in texts)} FROM {table.name}")
+    for name, length in zip(texts, longest.fetchone() or (), strict=True):
+        if length and length > LONGEST_TEXT:
+            raise ValueError(f"column {name} has a text of {length:,} characters.")
+    connection.execute(f"ALTER TABLE {table.name} DROP COLUMN {FROM_FILE}")
+
+
+def _check_sizes(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
+    """An error unless each file says that it holds no more than is read: a small file can hold billions of rows."""
+    sizes = "SELECT file_name, num_rows FROM parquet_file_metadata(?) WHERE num_rows > ? OR file_size_bytes > ?"
+    found = connection.execute(sizes, [_names(files), MOST_ROWS, SMALL]).fetchall() if files else []
+    for name, rows in found:
+        bytes_ = "SELECT sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?)"
+        [size] = connection.execute(bytes_, [glob.escape(name)]).fetchone() or [0]
+        if rows > MOST_ROWS or (size or 0) > MOST_BYTES:
+            limits = f"at most {MOST_ROWS:,} of {MOST_BYTES:,} bytes are read"
+            raise ValueError(f"it has {rows:,} rows of {size:,} bytes; {limits}.")
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Paths for DuckDB, which would take a name for a pattern."""
+    return [glob.escape(str(file.absolute())) for file in files]
 
 
 def bounded_frame(connection: DuckDBPyConnection) -> pd.DataFrame:
-    """The answer to what was last executed; an error where it would fill the memory."""
+    """The answer to the statement that was last executed; an error where it would fill the memory."""
     import pandas as pd
 
     frames: list[pd.DataFrame] = []
@@ -158,12 +152,6 @@ def bounded_frame(connection: DuckDBPyConnection) -> pd.DataFrame:
         if values > MAX_VALUES:
             raise UserError(f"the answer has more than {MAX_VALUES:,} values; ask for fewer rows or columns.")
     return frames[0] if len(frames) < 3 else pd.concat(frames[:-1], ignore_index=True)
-
-
-def _unusable() -> tuple[type[Exception], ...]:
-    import duckdb
-
-    return duckdb.Error, ValueError
 
 
 def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
@@ -177,8 +165,10 @@ def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
             load_rows(connection, table, rows)
             connection.table(table.name).write_parquet(part, compression="zstd", use_tmp_file=False)
         return Path(part).read_bytes()
-    except duckdb.IOException as error:
-        raise _os_error(error, path) from error
+    except duckdb.IOException as error:  # which names a full disk only in words; callers expect an OSError
+        known = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
+        code = next((code for code in known if os.strerror(code) in str(error)), errno.EIO)
+        raise OSError(code, os.strerror(code), str(path)) from error
     finally:
         Path(part).unlink(missing_ok=True)
 
@@ -193,17 +183,13 @@ def read_parquet(run: str, path: Path, table: Table) -> list[dict[str, Any]]:
 
 
 def one_line(error: Exception) -> str:
-    """DuckDB's message without the picture of the SQL below it, or what to set where memory is short."""
-    if _out_of_memory(error):
+    """DuckDB's message without the picture of the SQL below it, or advice where memory is short."""
+    import duckdb
+
+    if isinstance(error, duckdb.OutOfMemoryException):
         return f"this takes more than {MEMORY} of memory; ask for fewer rows or columns."
     line = " ".join(re.split(r"\nLINE \d+:", str(error))[0].split())
     return line if line.endswith((".", "!", "?")) else f"{line}."
-
-
-def _out_of_memory(error: Exception) -> bool:
-    import duckdb
-
-    return isinstance(error, duckdb.OutOfMemoryException)
 
 
 def _create(connection: DuckDBPyConnection, table: Table, *more: str) -> None:
@@ -215,10 +201,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return value.encode(errors="replace").decode() if isinstance(value, str) else value  # DuckDB takes Unicode alone
-
-
-def _os_error(error: Exception, path: Path) -> OSError:
-    """DuckDB tells a full disk only in words; callers deal with OSError alone."""
-    known = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
-    code = next((code for code in known if os.strerror(code) in str(error)), errno.EIO)
-    return OSError(code, os.strerror(code), str(path))

@@ -1,4 +1,4 @@
-"""Upkeep of a store: check every file against its checksum, and remove what nobody needs."""
+"""Upkeep of a store: check every file against its checksum, and remove what no run needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OK, UNFINISHED, UNSEALED, DAMAGED = "ok", "unfinished", "no checksums", "damaged
 
 
 class Verified(NamedTuple):
-    """What `verify` found out about a run."""
+    """The state of a run, as `verify` found it."""
 
     run: str
     state: str
@@ -35,7 +35,7 @@ class Removal(NamedTuple):
 
 
 def verify(store: Store, runs: Sequence[str] = ()) -> Iterator[Verified]:
-    """Check these runs, or all: the status, the config, every file, every table, and what the weights say they are."""
+    """Check these runs, or all: status, config, every file, every table, and to which run the weights belong."""
     for run in runs or store.ids():
         yield _verified(store.folder(run))
 
@@ -55,7 +55,7 @@ def _verified(folder: RunFolder) -> Verified:
 
 
 def _contents(folder: RunFolder) -> list[str]:
-    """What is wrong inside files that are as they were written."""
+    """Problems inside files that are as they were written."""
     found = []
     with connect() as connection:
         for table in TABLES.values():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import Store
-from mecheval.store.snapshot import snapshot_of
+from mecheval.store.store import snapshot_of
 from mecheval.studies.axes import USUAL, ordered
 from mecheval.studies.study import SCALES, Reading, Study
 from mecheval.sweep import Point, only

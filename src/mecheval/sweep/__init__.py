@@ -1,12 +1,12 @@
 """Sweeps: many runs, worked on by an engine."""
 
-from mecheval.sweep.grid import Point, grid, only
-from mecheval.sweep.here import HereEngine
-from mecheval.sweep.job import Engine, Event, Job, Stopped, work
+from mecheval.sweep.engine import ENGINES, Crew, CrewEngine, Engine, HereEngine, Stopped, make_engine
+from mecheval.sweep.job import Event, Job, Point, grid, only, work
 from mecheval.sweep.local import LocalEngine
-from mecheval.sweep.sweeping import Failure, SweepWatcher, Swept, merged, pending, sweep
+from mecheval.sweep.sweeping import Estimate, Failure, SweepWatcher, Swept, merged, pending, standing, sweep
 
 __all__ = [
-    "Engine", "Event", "Failure", "HereEngine", "Job", "LocalEngine", "Point", "Stopped", "SweepWatcher", "Swept",
-    "grid", "merged", "only", "pending", "sweep", "work",
+    "ENGINES", "Crew", "CrewEngine", "Engine", "Estimate", "Event", "Failure", "HereEngine", "Job", "LocalEngine",
+    "Point", "Stopped", "SweepWatcher", "Swept", "grid", "make_engine", "merged", "only", "pending", "standing",
+    "sweep", "work",
 ]  # fmt: skip

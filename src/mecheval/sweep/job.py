@@ -1,27 +1,61 @@
-"""One job of a sweep: a run to train and to intervene on; and what is heard of it while it is worked on."""
+"""What a sweep consists of: the points of a grid, and jobs, each a run to train and to intervene on.
+
+While a job is worked on, events say what happens to it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from itertools import product
+from typing import Any, Literal, NamedTuple
 
-from mecheval.config import RunConfig
+from mecheval.config import RunConfig, run_config
+from mecheval.errors import UnknownName, UserError
 from mecheval.store import RunFolder, RunHeld, Store
 from mecheval.training.watch import Quiet, Start
 from mecheval.types import LAST
 
 HELD_SECONDS = 2.0
-"""How long a worker waits for a run that another process holds before it gives the run back to its engine.
+"""Seconds that a worker waits for a run that another process holds before it gives the run back to its engine.
 
-A worker whose parent has died needs about so long to save its run and let go of it.
+A worker whose parent has died needs about as long to save its run and let go of it.
 """
-HELD_LOOK_SECONDS = 1.0
-"""Seconds between two looks at runs that other processes hold."""
 TELL_SECONDS = 0.5
-"""Between two reports of a run's step."""
+"""Seconds between two reports of a run's step."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run, and the values that set it apart from the others of its grid."""
+
+    axes: Mapping[str, Any]
+    config: RunConfig
+
+
+def grid(base: Mapping[str, Any], **axes: Sequence[Any]) -> list[Point]:
+    """A run for every combination of the axes' values, the last axis fastest.
+
+    `base` and axes hold options of `run_config` by name: task, mixer, preset, lr, d_conv, `task.queries`, ...
+    """
+    points = []
+    for values in product(*axes.values()):
+        place = dict(zip(axes, values, strict=True))
+        points.append(Point(place, run_config(**{**base, **place})))
+    return points
+
+
+def only(points: Sequence[Point], wanted: Mapping[str, Sequence[Any]]) -> list[Point]:
+    """The points whose axes have one of the wanted values."""
+    for axis, values in wanted.items():
+        there = list(dict.fromkeys(point.axes[axis] for point in points if axis in point.axes))
+        if not there:
+            raise UnknownName("axis", axis, {axis for point in points for axis in point.axes})
+        for value in values:
+            if value not in there:
+                raise UserError(f"no run has {axis} {value}. Choices: {', '.join(str(value) for value in there)}.")
+    return [point for point in points if all(point.axes.get(axis) in values for axis, values in wanted.items())]
 
 
 @dataclass(frozen=True)
@@ -53,46 +87,21 @@ class Event(NamedTuple):
     kind: Literal["begin", "step", "say", "end"]
     step: int = 0
     accuracy: float | None = None  # on dev, the latest
-    status: str = ""  # at the end: done, diverged or failed; for the engine alone: interrupted or held (`NO_END`)
-    message: str = ""  # what is said; at the end, why it failed; for a run that is held, who holds it
-
-
-NO_END = ("interrupted", "held")
-"""With these, a worker gives a run back to its engine: it was told to stop, or another process has the run."""
+    status: str = ""  # at the end: done, diverged or failed; for the engine alone: interrupted, held or died
+    message: str = ""  # what is said; at the end, why it failed or died; for a run that is held, who holds it
 
 
 Tell = Callable[[Event], None]
-
-
-class Engine(Protocol):
-    """Something that works on jobs, several at once."""
-
-    workers: int  # jobs worked on at the same time
-
-    def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
-        """Work on all jobs; `tell` is called in this process, one event at a time.
-
-        A job whose worker dies is begun again and goes on from its checkpoint, a few times at most. A run that another
-        process holds comes last; its result is taken from that process, or the run goes on here if the other one dies.
-        Returns when every job has ended. A signal (Ctrl-C, SIGTERM) has the workers save and stop; it raises `Stopped`.
-        """
-
-
-class Stopped(Exception):
-    """A signal stopped the sweep; what was done is saved, and the same sweep goes on from there."""
-
-    def __init__(self, signal: int) -> None:
-        self.signal = signal
-        super().__init__(f"stopped by signal {signal}")
+"""Called with each event of a job."""
 
 
 def work(
     job: Job, store: str, tell: Tell, saved: Callable[[], None] | None = None, checkpoint_seconds: float = 30.0
 ) -> str:
-    """Train a job's run and intervene on it, or do what is missing of that; its status, after telling its end.
+    """Train a job's run and intervene on it, or do what is missing of that; report its end and return its status.
 
     The status is `held`, after `HELD_SECONDS`, if another process works on the run. `saved` is called whenever a
-    checkpoint has been written. What goes wrong is told, not raised.
+    checkpoint has been written. Errors are reported, not raised.
     """
     from mecheval.analysis.runs import probe
     from mecheval.training.loop import Interrupted, train  # here: whoever only plans a sweep does not wait for torch
@@ -123,7 +132,7 @@ def missing(job: Job, folder: RunFolder) -> list[str]:
 
 
 def _patiently(folder: RunFolder, act: Callable[[], object]) -> None:
-    """Do something to a run; while another process holds it, wait a moment."""
+    """Do something to a run; wait a moment while another process holds it."""
     until = time.monotonic() + HELD_SECONDS
     while True:
         try:
@@ -138,60 +147,13 @@ def _patiently(folder: RunFolder, act: Callable[[], object]) -> None:
             time.sleep(HELD_SECONDS / 8)
 
 
-class Held:
-    """The jobs of a sweep whose runs other processes hold.
-
-    An engine puts them here when a worker gives them back, and takes each one out again once nobody holds it: then
-    the other process has finished it, or has died and left it to whoever comes next.
-    """
-
-    def __init__(self, store: str) -> None:
-        self._store, self._jobs, self._said = Store(store), deque[tuple[Job, str]](), set[tuple[str, str]]()
-        self._next = 0.0
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def add(self, job: Job, message: str) -> None:
-        """Put a job here; `message` says who holds it."""
-        self._jobs.append((job, message))
-
-    def free(self) -> Job | None:
-        """A job that nobody holds any more; it looks at the locks only every `HELD_LOOK_SECONDS`."""
-        now = time.monotonic()
-        if now < self._next:
-            return None
-        for place, (job, _) in enumerate(self._jobs):
-            if not self._is_held(job):
-                del self._jobs[place]
-                return job
-        self._next = now + HELD_LOOK_SECONDS
-        return None
-
-    def say(self, tell: Tell) -> None:
-        """Tell what is waited for, and who holds it; once for each holder."""
-        for job, message in self._jobs:
-            if (job.run, message) not in self._said:
-                self._said.add((job.run, message))
-                then = "Waiting for it to end or to let go."
-                tell(Event(job.run, "say", message=f"{job.config.title}: {message} {then}"))
-
-    def _is_held(self, job: Job) -> bool:
-        try:
-            return self._store.folder(job.run).is_held()
-        except OSError:  # whoever works on the run tells what is wrong with it
-            return False
-
-
 class _Teller(Quiet):
     """Turns what a run's watcher hears into events, few enough to send elsewhere."""
 
     def __init__(self, run: str, tell: Tell) -> None:
         self.run, self.tell = run, tell
-        self.at, self.accuracy, self._next = 0, None, 0.0
-
-    at: int
-    accuracy: float | None
+        self.at, self._next = 0, 0.0
+        self.accuracy: float | None = None
 
     def begin(self, start: Start) -> None:
         self.at = start.step

@@ -9,25 +9,26 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter, deque
-from contextlib import suppress
+import time
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
-from mecheval.sweep.job import NO_END, Event, Held, Job, Stopped, Tell
-from mecheval.training.signals import Request, stop_requests
+from mecheval.machine import cores
+from mecheval.sweep.engine import LOOK_SECONDS, Crew, CrewEngine
+from mecheval.sweep.job import Event, Job, Tell
 
-LOOK_SECONDS = 0.2
-"""How soon a signal is noticed while no worker says anything."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 WORKER = {**ONE_THREAD, "PYTHONSAFEPATH": "1"}
 """A worker's environment: one thread, and no Python is imported from the folder in which the sweep was started.
 
 `python -m` would look for modules there first; a file called torch.py or queue.py would be executed by every worker.
 """
+NICE_TRIES, NICE_PAUSE = 3, 0.15
+"""How often, and how many seconds apart, a priority is set: the kernel takes only ten such wishes a second."""
 
 
-class LocalEngine:
+class LocalEngine(CrewEngine):
     """Worker processes on this machine; `nice` (0 to 19) lowers their priority."""
 
     def __init__(
@@ -36,88 +37,64 @@ class LocalEngine:
         self.workers = workers or cores()
         self.tries, self.checkpoint_seconds, self.nice = tries, checkpoint_seconds, nice
 
-    def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
-        """See `Engine`. Runs of several threads have as many fewer workers: two models never share a thread."""
-        with stop_requests() as request:
-            _Sweep(self, jobs, store, tell).run(request)
-        if request.signal is not None:
-            raise Stopped(request.signal)
-
-
-class _Sweep:
-    """One call of `LocalEngine.run`."""
-
-    def __init__(self, engine: LocalEngine, jobs: list[Job], store: str, tell: Tell) -> None:
-        self.engine, self.store, self.tell = engine, store, tell
-        self.waiting, self.held, self.tries = deque(jobs), Held(store), Counter[str]()
-        self.selector = selectors.DefaultSelector()
-        self.crew: list[_Worker] = []
+    def crew(self, jobs: list[Job], store: str, tell: Tell) -> AbstractContextManager[Crew]:
+        """As many processes as there is work for, and fewer for runs of several threads: no two models share one."""
         threads = max((job.config.machine.threads for job in jobs), default=1)
-        self.size = min(max(1, engine.workers // threads), len(jobs))
+        return nullcontext(_Processes(self, store, min(max(1, self.workers // threads), len(jobs))))
 
-    def run(self, request: Request) -> None:
-        """Until every job has ended, or a signal has come and all workers have saved."""
-        try:
-            while self.has_workers(request):
-                self.hand_out(request)
-                for key, _ in self.selector.select(LOOK_SECONDS):
-                    self.listen(key.data, request)
-                if request:
-                    for worker in self.crew:
-                        worker.ask_to_stop()
-        finally:  # after a second Ctrl-C, or an error of whoever listens, there are still some
-            for worker in self.crew:
-                worker.kill()
-            self.selector.close()
 
-    def has_workers(self, request: Request) -> bool:
-        """Start as many as there is work for; whether there is anyone to wait for."""
-        todo = 0 if request else len(self.waiting) + len(self.held)
-        for _ in range(min(todo - len(self.idle()), self.size - sum(not worker.dismissed for worker in self.crew))):
-            worker = _Worker(self.store, self.engine.checkpoint_seconds, self.engine.nice)
-            self.crew.append(worker)
-            self.selector.register(worker.out, selectors.EVENT_READ, worker)
-        return bool(self.crew)
+def python_path() -> str:
+    """PYTHONPATH without its empty entries, each of which would stand for the working folder."""
+    return os.pathsep.join(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
-    def idle(self) -> list[_Worker]:
-        """The workers that can be given a job."""
-        return [worker for worker in self.crew if worker.job is None and not worker.dismissed]
 
-    def hand_out(self, request: Request) -> None:
-        """Give the idle workers what there is to do; keep one for each run that others hold, dismiss the rest."""
-        idle = self.idle()
-        while idle and not request and (job := self.waiting.popleft() if self.waiting else self.held.free()):
-            idle.pop().give(job)
-        kept = 0 if request else len(self.held)
-        for worker in idle[kept:]:
+class _Processes(Crew):
+    """At most `size` worker processes, started when there is a job for them."""
+
+    def __init__(self, engine: LocalEngine, store: str, size: int) -> None:
+        self._engine, self._store, self._size = engine, store, size
+        self._selector = selectors.DefaultSelector()
+        self._crew: list[_Worker] = []
+
+    def has_room(self) -> bool:
+        return bool(self._idle()) or sum(not worker.dismissed for worker in self._crew) < self._size
+
+    def start(self, job: Job) -> None:
+        idle = self._idle()
+        if not idle:
+            idle = [_Worker(self._store, self._engine.checkpoint_seconds, self._engine.nice)]
+            self._crew += idle
+            self._selector.register(idle[0].out, selectors.EVENT_READ, idle[0])
+        idle[0].give(job)
+
+    def hear(self, take: Tell) -> None:
+        for key, _ in self._selector.select(LOOK_SECONDS):
+            worker: _Worker = key.data
+            for event in worker.events():
+                take(event)
+            if worker.gone:
+                self._selector.unregister(worker.out)
+                self._crew.remove(worker)
+                if worker.job is not None:
+                    take(Event(worker.job.run, "end", status="died", message=worker.last_words()))
+
+    def spare(self, jobs: int) -> None:
+        for worker in self._idle()[jobs:]:
             worker.dismiss()
-        if kept and all(worker.job is None for worker in self.crew):
-            self.held.say(self.tell)
 
-    def listen(self, worker: _Worker, request: Request) -> None:
-        """Pass on what a worker says, and see to its job if it has died."""
-        job = worker.job
-        for event in worker.events():
-            if job is not None and event.status == "held":
-                self.held.add(job, event.message)
-            if event.status not in NO_END:
-                self.tell(event)
-        if worker.gone:
-            self.selector.unregister(worker.out)
-            self.crew.remove(worker)
-            if worker.job is not None and not request:
-                self.begin_again(worker.job, worker.last_words())
+    def stop(self, take: Tell) -> None:
+        for worker in self._crew:
+            worker.ask_to_stop()
+        while self._crew:
+            self.hear(take)
 
-    def begin_again(self, job: Job, why: str) -> None:
-        """Unless that has happened too often."""
-        self.tries[job.run] += 1
-        if self.tries[job.run] < self.engine.tries:
-            said = f"{why}; begun again from where it was saved"
-            self.tell(Event(job.run, "say", message=f"{job.config.title}: {said}"))
-            self.waiting.appendleft(job)
-        else:
-            message = f"{why}, {self.engine.tries} times"
-            self.tell(Event(job.run, "end", status="failed", message=message))
+    def close(self) -> None:
+        for worker in self._crew:
+            worker.kill()
+        self._selector.close()
+
+    def _idle(self) -> list[_Worker]:
+        return [worker for worker in self._crew if worker.job is None and not worker.dismissed]
 
 
 class _Worker:
@@ -125,16 +102,18 @@ class _Worker:
 
     def __init__(self, store: str, checkpoint_seconds: float, nice: int) -> None:
         self.job: Job | None = None
-        self.gone = self._stopping = False
+        self.gone = False
         self._rest, self._said = b"", ""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "mecheval.sweep.worker", store, str(checkpoint_seconds)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env={**os.environ, **WORKER},
-            process_group=0,  # Ctrl-C in a terminal is for the parent, which then asks each worker once
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            env={**os.environ, **WORKER, "PYTHONPATH": python_path()},
+            # Ctrl-C in a terminal is for the parent, which then asks each worker once to stop.
+            start_new_session=nice > 0, process_group=None if nice else 0,
         )  # fmt: skip
-        if nice:  # before it has threads, which inherit this; nobody may raise a priority, so it is never raised
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
+        if nice:  # before it has threads, which inherit this
+            lower_priority(self._process.pid, nice)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self.out = self._process.stdin, self._process.stdout
@@ -147,21 +126,19 @@ class _Worker:
 
     @property
     def dismissed(self) -> bool:
-        """Whether it has been told that nothing more will come, and is about to end."""
+        """Whether it knows that nothing more will come, and is about to end."""
         return self._in.closed
 
     def dismiss(self) -> None:
-        """Nothing more will come."""
+        """Let it end: nothing more will come."""
         self._in.close()
 
     def ask_to_stop(self) -> None:
-        """Save and end, once."""
-        if not self._stopping:
-            self._stopping = True
-            self._process.send_signal(signal.SIGTERM)
+        """Have it save and end."""
+        self._process.send_signal(signal.SIGTERM)
 
     def events(self) -> list[Event]:
-        """What it has said since the last look."""
+        """Its events since the last look."""
         found: list[Event] = []
         while (piece := self.out.read(1 << 16)) is not None:
             if not piece:
@@ -184,13 +161,13 @@ class _Worker:
         return f"its worker {how}" + (f" ({self._said})" if self._said else "")
 
     def kill(self) -> None:
-        """At once; the run stays as it was last saved."""
+        """End it at once; the run stays as it was last saved."""
         self._process.kill()
         self._process.wait()
         self._close()
 
     def _send(self, line: bytes) -> None:
-        with suppress(BrokenPipeError):  # it has died, and the end of its output will tell
+        with suppress(BrokenPipeError):  # it has died, which the end of its output will show
             self._in.write(line)
             self._in.flush()
 
@@ -202,13 +179,19 @@ class _Worker:
                 pipe.close()
 
 
-def cores() -> int:
-    """Cores that this process may use: of the machine, of its affinity, of its container."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            count = min(count, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return count
+def lower_priority(pid: int, nice: int) -> None:
+    """Lower the priority of a process that leads its own session; it is never raised, which only an administrator may.
+
+    Where Linux schedules sessions before processes (autogroups), the priority of the session counts, so it is set, too.
+    """
+    nice = max(nice, os.getpriority(os.PRIO_PROCESS, 0))
+    os.setpriority(os.PRIO_PROCESS, pid, nice)
+    for _ in range(NICE_TRIES):
+        try:
+            Path(f"/proc/{pid}/autogroup").write_text(str(nice))
+        except BlockingIOError:
+            time.sleep(NICE_PAUSE)
+        except OSError:  # this system has no autogroups
+            return
+        else:
+            return

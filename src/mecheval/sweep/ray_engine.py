@@ -1,10 +1,10 @@
-"""The Ray engine: the same jobs on the machines of a Ray cluster."""
+"""The Ray engine: the same jobs on the machines of a Ray cluster, each as a task on one of its nodes."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,29 +14,34 @@ from typing import Any
 from mecheval import custom as own
 from mecheval.errors import UserError
 from mecheval.store import StoreError
-from mecheval.store.mirror import Mirror, is_url, local_copy
-from mecheval.sweep.job import Event, Held, Job, Stopped, Tell
+from mecheval.store.location import Mirror, check_shared, is_url, local_copy, marked, remove_stale
+from mecheval.sweep.engine import Crew, CrewEngine
+from mecheval.sweep.job import Event, Job, Tell, work
 from mecheval.sweep.local import WORKER
-from mecheval.sweep.marker import marked, remove_stale
 from mecheval.sweep.ray_join import CONNECT_SECONDS, Connection, import_ray, last_line
-from mecheval.sweep.ray_task import task
-from mecheval.training.signals import Request, stop_requests
 
 LOOK_SECONDS = 0.5
-"""Between two looks at events, results and signals."""
+"""Seconds between two looks at events, results and signals."""
 STOP_SECONDS = 30.0
-"""How long runs may take to save when the sweep is stopped; then they are killed where they were last saved."""
+"""Seconds that runs may take to save when the sweep is stopped; then they are killed where they were last saved."""
+FLUSH_SECONDS = 10.0
+"""Seconds that the events of a job may take to arrive after its end."""
 
 
-class RayEngine:
+class RayEngine(CrewEngine):
     """Tasks on a Ray cluster, one for a job; `cpus` and `gpus` are what one thread of a job is given of a node.
 
-    `address` is `host:port` of a cluster's head, `auto` for the cluster of this machine, or None for a Ray of one's own
-    that ends with the sweep. The store is a folder that all nodes see under the same path, or a URL.
+    `address` is `host:port` of a cluster's head, `auto` for the cluster of this machine, or None for a private Ray that
+    ends with the sweep. The store is a folder that all nodes see under the same path, or a URL.
     """
 
     def __init__(
-        self, address: str | None, cpus: float = 1, gpus: float = 0, tries: int = 5, checkpoint_seconds: float = 30.0
+        self,
+        address: str | None = None,
+        cpus: float = 1,
+        gpus: float = 0,
+        tries: int = 5,
+        checkpoint_seconds: float = 30.0,
     ) -> None:
         self.address, self.cpus, self.gpus = address, cpus, gpus
         self.tries, self.checkpoint_seconds = tries, checkpoint_seconds
@@ -48,56 +53,54 @@ class RayEngine:
             self._connection.leave()
             raise UserError(problem)
 
-    def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
-        """See `Engine`."""
+    @contextmanager
+    def crew(self, jobs: list[Job], store: str, tell: Tell) -> Iterator[Crew]:
+        """The cluster, joined. Tasks know by a file in the store, the marker, that they see the same folder."""
         self._join()
         try:
             warning = self._connection.warning()
             if warning and jobs:
                 tell(Event(jobs[0].run, "say", message=warning))
-            with _marked(store) as (place, marker), stop_requests() as request:
-                _Sweep(self, jobs, place, marker, tell).run(request)
+            for threads in sorted({job.config.machine.threads for job in jobs}):
+                if not self.room(threads):
+                    raise UserError(self.no_room(threads))
+            if is_url(store):
+                Mirror(store).check()  # an error here and now if nothing can be written there
+                yield _Tasks(self, store, "", tell)
+            else:
+                place = Path(store).absolute()
+                remove_stale(place)
+                with marked(place) as marker:
+                    yield _Tasks(self, str(place), marker, tell)
         finally:
             self._connection.leave()
-        if request.signal is not None:
-            raise Stopped(request.signal)
 
     def _join(self) -> None:
         self._connection.join()
 
     def room(self, threads: int) -> int:
         """How many jobs of so many threads all nodes together can take."""
-        nodes = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
-        return sum(fits(node, self.cpus * threads, self.gpus) for node in nodes)
+        return sum(fits(node, self.cpus * threads, self.gpus) for node in _nodes())
 
     def no_room(self, threads: int) -> str:
-        """What is wanted, and what there is."""
-        nodes = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
+        """An error message: what a job needs, and what the nodes have."""
         wanted = f"{self.cpus * threads:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
-        have = sorted({f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes})
+        have = sorted({f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in _nodes()})
         there = f"nodes have: {'; '.join(have) or 'none'}"
         return f"no node of the Ray cluster has the {wanted} that a job wants ({there}); ask for less, or add a node."
 
 
-class _Sweep:
-    """One call of `RayEngine.run`."""
+class _Tasks(Crew):
+    """The tasks of a sweep. Ray itself queues those for which no node has room yet."""
 
-    def __init__(self, engine: RayEngine, jobs: list[Job], store: str, marker: str, tell: Tell) -> None:
-        ray = import_ray()
-        self.ray, self.engine, self.store, self.marker, self.tell = ray, engine, store, marker, tell
-        self.tries = Counter[str]()
-        self.ended: set[str] = set()
-        self.mailbox: Any = _mailbox(ray)
-        self.task = ray.remote(task)
+    def __init__(self, engine: RayEngine, store: str, marker: str, tell: Tell) -> None:
+        self.ray = import_ray()
+        self.engine, self.store, self.marker, self.tell = engine, store, marker, tell
+        self.mailbox: Any = _mailbox(self.ray)
+        self.task = self.ray.remote(task)
         self.under_way: dict[Any, Job] = {}  # by the reference to the task's result
-        self.held = Held(store)
-        for threads in sorted({job.config.machine.threads for job in jobs}):
-            if not engine.room(threads):
-                raise UserError(engine.no_room(threads))
-        for job in jobs:
-            self.submit(job)
 
-    def submit(self, job: Job) -> None:
+    def start(self, job: Job) -> None:
         """Have Ray begin the job when a node has room for it. Ray's own retries are off: they would be silent."""
         environment = {**WORKER, **own.environment()}
         options = {"num_cpus": self.engine.cpus * job.config.machine.threads, "num_gpus": self.engine.gpus}
@@ -106,30 +109,18 @@ class _Sweep:
         ).remote(json.dumps(job.to_dict()), self.store, self.marker, self.engine.checkpoint_seconds, self.mailbox)
         self.under_way[submitted] = job
 
-    def run(self, request: Request) -> None:
-        """Until every job has ended, or a signal comes."""
-        try:
-            while (self.under_way or self.held) and not request:
-                while job := self.held.free():
-                    self.submit(job)
-                ready = self.wait()
-                self.pass_on_events()
-                for result in ready:
-                    self.take(result, self.under_way.pop(result))
-        finally:  # also after an error of whoever listens: no task outlives the sweep
-            self.stop()
-
-    def wait(self) -> list[Any]:
-        """The tasks that have ended, after a while at most; tell it if all that is left are runs that others hold."""
+    def hear(self, take: Tell) -> None:
+        ready = []
         if self.under_way:
-            ready: list[Any] = self.ray.wait(list(self.under_way), timeout=LOOK_SECONDS)[0]
-            return ready
-        self.held.say(self.tell)
-        time.sleep(LOOK_SECONDS)
-        return []
+            ready = self.ray.wait(list(self.under_way), timeout=LOOK_SECONDS)[0]
+        else:
+            time.sleep(LOOK_SECONDS)
+        self.pass_on_events(take)
+        for result in ready:
+            take(self.end_of(result, self.under_way.pop(result)))
 
-    def pass_on_events(self) -> None:
-        """Tell what the tasks have said."""
+    def pass_on_events(self, take: Tell) -> None:
+        """Pass on the events that the tasks have put into the mailbox."""
         if self.mailbox is None:
             return
         try:
@@ -140,50 +131,31 @@ class _Sweep:
             self.mailbox = None
             return
         for text in said:
-            event = Event(*json.loads(text))
-            if event.run not in self.ended:
-                self.tell(event)
+            take(Event(*json.loads(text)))
 
-    def take(self, result: Any, job: Job) -> None:
-        """A task has returned its job's end, or died."""
+    def end_of(self, result: Any, job: Job) -> Event:
+        """How a task ended; by then its results can be read here."""
         errors = self.ray.exceptions
         try:
             event = Event(*json.loads(self.ray.get(result)))
         except (errors.RayTaskError, errors.RuntimeEnvSetupError, errors.TaskUnschedulableError) as error:
             event = Event(job.run, "end", status="failed", message=last_line(error))
         except errors.RayError as error:
-            self.begin_again(job, f"its worker died ({type(error).__name__})")
-            return
+            return Event(job.run, "end", status="died", message=f"its worker died ({type(error).__name__})")
         if event.status == "interrupted":  # by someone else's signal, as when a node is shut down
-            self.begin_again(job, "its worker was told to stop")
-        elif event.status == "held":
-            self.held.add(job, event.message)
-        else:
-            self.end(event, job)
-
-    def begin_again(self, job: Job, why: str) -> None:
-        """Unless that has happened too often."""
-        self.tries[job.run] += 1
-        if self.tries[job.run] >= self.engine.tries:
-            times = f"{self.engine.tries} times"
-            self.end(Event(job.run, "end", status="failed", message=f"{why}, {times}"), job)
-            return
-        room = self.engine.room(job.config.machine.threads)
-        when = "begun again from its checkpoint" if room else "waiting for a node that can take it"
-        self.tell(Event(job.run, "say", message=f"{job.config.title}: {why}; {when}"))
-        self.submit(job)
-
-    def end(self, event: Event, job: Job) -> None:
-        """Tell it, when its results can be read here."""
-        if is_url(self.store):
+            return event._replace(status="died", message="its worker was told to stop")
+        if is_url(self.store) and event.status != "held":
             try:
                 Mirror(self.store).pull_results(local_copy(self.store), [job.run])
             except StoreError as error:
                 self.tell(Event(job.run, "say", message=f"{job.config.title}: {error}"))
-        self.ended.add(job.run)
-        self.tell(event)
+        return event
 
-    def stop(self) -> None:
+    def again(self, job: Job) -> str:
+        room = self.engine.room(job.config.machine.threads)
+        return super().again(job) if room else "waiting for a node that can take it"
+
+    def stop(self, take: Tell) -> None:
         """Ask the tasks that are left to save and end; kill those that take too long."""
         left = list(self.under_way)
         for force in (False, True):
@@ -192,7 +164,58 @@ class _Sweep:
                     self.ray.cancel(result, force=force)
             if left:
                 _, left = self.ray.wait(left, num_returns=len(left), timeout=STOP_SECONDS)
-        self.pass_on_events()
+        self.under_way = {}
+        self.pass_on_events(take)
+
+    def close(self) -> None:
+        """After an error of whoever listens: no task outlives the sweep."""
+        if self.under_way:
+            self.stop(lambda event: None)
+
+
+def task(job: str, store: str, marker: str, checkpoint_seconds: float, mailbox: Any) -> str:
+    """On a node: work on a job, and return its end, the one event that must arrive. All is JSON."""
+    todo, ends = Job.read(json.loads(job)), []
+    last = None
+
+    def tell(event: Event) -> None:
+        nonlocal last
+        if event.kind == "end":
+            ends.append(event)
+        else:
+            with suppress(Exception):  # progress may be lost, the run may not
+                last = mailbox.put.remote(json.dumps(event))
+
+    try:
+        if is_url(store):
+            _work_far_away(todo, store, tell, checkpoint_seconds)
+        else:
+            check_shared(store, marker)
+            work(todo, store, tell, checkpoint_seconds=checkpoint_seconds)
+    except UserError as error:  # the store cannot be reached from here, or its driver is missing
+        ends = [Event(todo.run, "end", status="failed", message=str(error))]
+    if last is not None:
+        with suppress(Exception):  # events of one task arrive in order: with the last one, all are there
+            import_ray().get(last, timeout=FLUSH_SECONDS)
+    return json.dumps(ends[-1])
+
+
+def _work_far_away(job: Job, url: str, tell: Tell, checkpoint_seconds: float) -> None:
+    """Work in a local store that ends with the task, on a run that is pulled first and pushed whenever it is saved."""
+    mirror = Mirror(url)
+    with tempfile.TemporaryDirectory(prefix="mecheval-") as store:
+        mirror.pull(job.run, store)
+
+        def push() -> None:
+            try:
+                mirror.push(job.run, store)
+            except StoreError as error:  # the next one may succeed; until then the checkpoint before counts
+                tell(Event(job.run, "say", message=f"{job.config.title}: {error}"))
+
+        try:
+            work(job, store, tell, push, checkpoint_seconds)
+        finally:  # also when it was interrupted outside training
+            mirror.push_at_last(job.run, store)
 
 
 def _mailbox(ray: ModuleType) -> Any:
@@ -214,17 +237,9 @@ def _mailbox(ray: ModuleType) -> Any:
     return ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
 
 
-@contextmanager
-def _marked(store: str) -> Iterator[tuple[str, str]]:
-    """The store's place as tasks open it, with a file in it by which a task knows that it sees the same folder."""
-    if is_url(store):
-        Mirror(store).check()  # an error here and now if nothing can be written there
-        yield store, ""
-        return
-    place = Path(store).absolute()
-    remove_stale(place)
-    with marked(place) as marker:
-        yield str(place), marker
+def _nodes() -> list[dict[str, float]]:
+    """The resources of each node that is alive."""
+    return [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
 
 
 def fits(node: dict[str, float], cpus: float, gpus: float) -> int:

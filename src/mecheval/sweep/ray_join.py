@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting a Ray of one's own that only this machine and this user can talk to.
+"""Joining a Ray cluster, or starting a private Ray that only this machine and this user can reach.
 
 Ray executes whatever it is sent. A cluster must therefore ask for a token (`RAY_AUTH_MODE=token`, Ray 2.52 and later),
 and a Ray that is started here gets a fresh one and listens on the loopback interface alone.
@@ -19,15 +19,16 @@ from types import ModuleType
 from typing import Any
 
 from mecheval.errors import UserError
+from mecheval.sweep.local import python_path
 
 CONNECT_SECONDS = 5.0
-"""How long to wait for the head of a cluster to answer."""
+"""Seconds to wait for the head of a cluster to answer."""
 ADDRESS = re.compile(r"(?P<host>[^/\s]+):(?P<port>\d+)")
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """With 0, Ray listens on the loopback interface: its default where it does not support clusters."""
 QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # a Ray of one's own reports to nobody
+    "RAY_USAGE_STATS_ENABLED": "0",  # a private Ray reports to nobody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns about the future
 }
 
@@ -41,7 +42,7 @@ class Connection:
         self._before: dict[str, str | None] = {}
 
     def join(self) -> None:
-        """Connect, unless this process is connected already. Of Ray's own words, only those on safety are shown."""
+        """Connect, unless this process is connected already. Of Ray's own messages, only those on safety are shown."""
         ray = import_ray()
         if ray.is_initialized():
             return
@@ -51,7 +52,8 @@ class Connection:
         logging.getLogger("ray._private.authentication").setLevel(logging.WARNING)
         own = self.address is None
         if own:
-            self._before = set_variables({MODE: "token", TOKEN: secrets.token_hex(32), TOKEN_PATH: None, LOOPBACK: "0"})
+            private = {MODE: "token", TOKEN: secrets.token_hex(32), TOKEN_PATH: None, LOOPBACK: "0"}
+            self._before = set_variables({**private, "PYTHONPATH": python_path() or None})
         try:
             with _handlers_kept(), _loopback_if(own):
                 ray.init(
@@ -77,14 +79,14 @@ class Connection:
             self._forget()
 
     def warning(self) -> str:
-        """What is unsafe about the cluster, in a line; nothing if it asks for a token."""
+        """A line on what is unsafe about the cluster; empty if it asks for a token."""
         if self.address is None or _asks_for_token(import_ray().get_runtime_context().gcs_address):
             return ""
         risk = "whoever reaches it over the network can execute programs on all of its machines"
         return f"the Ray cluster at {self.address} asks for no token: {risk}; start it with {MODE}=token."
 
     def _forget(self) -> None:
-        """The environment as it was: another cluster has another token."""
+        """Restore the environment: another cluster has another token."""
         if self._before:
             set_variables(self._before)
             self._before = {}
@@ -107,7 +109,7 @@ def last_line(error: BaseException) -> str:
 
 
 def _asks_for_token(head: str) -> bool:
-    """Ask the head of a cluster something without a token: a cluster that minds none would also answer to ours."""
+    """Whether the head of a cluster refuses a question without a token; one without tokens would accept any."""
     try:
         import grpc
     except ImportError:  # then all that is known is whether this process sends one

@@ -1,17 +1,29 @@
-"""A sweep: do what is missing of a list of jobs, and say what came of it."""
+"""A sweep: do what is missing of a list of jobs, the longest first; and how far it is, and how long the rest takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
+import numpy as np
+
+from mecheval.config import RunConfig
+from mecheval.mixers.options import LONG
 from mecheval.store import Store, StoreError
+from mecheval.store.location import check_writable, remove_stale
 from mecheval.store.schema import WHOLE
-from mecheval.sweep.estimate import Estimate
-from mecheval.sweep.job import Engine, Event, Job
-from mecheval.sweep.marker import remove_stale
-from mecheval.sweep.writable import check_writable
+from mecheval.sweep.engine import Engine
+from mecheval.sweep.job import Event, Job
+from mecheval.tasks import build_task
+
+LAYER_SECONDS, OPERATIONS, LONGER = 1e-3, 3e10, 2.0
+"""For a guess where nothing is measured: seconds of a layer and step, operations a second, and how many times as long
+as others mixers take that carry a state along the document or convolve over all of it."""
 
 
 class SweepWatcher(Protocol):
@@ -38,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Swept:
-    """What came of a sweep."""
+    """The outcome of a sweep."""
 
     jobs: int
     worked_on: int  # the others were done before
@@ -47,7 +59,7 @@ class Swept:
 
 
 def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatcher, address: str = "") -> Swept:
-    """Bring every job to its end: done runs are left alone, interrupted ones go on, failed ones are tried again.
+    """Bring every job to its end: done runs are left alone, interrupted ones resume, failed ones are tried again.
 
     `address` is what workers open when the store is a local copy of one that is elsewhere. A store that cannot be
     written is refused before anything is computed.
@@ -101,9 +113,10 @@ def pending(jobs: Sequence[Job], store: Store) -> list[Job]:
 
 
 def done_in(store: Store) -> Callable[[Job], bool]:
-    """Whether a job has nothing left to do, by what is in the store now."""
+    """A function that says whether a job has nothing left to do, by what is in the store now."""
     states = statuses(store)
-    judged = _judged(store) if states else set()
+    found = store.query("select distinct run, split from verdicts where state = 'last'") if states else None
+    judged = set() if found is None else set(zip(found["run"], found["split"], strict=True))
 
     def is_done(job: Job) -> bool:
         state = states.get(job.run)
@@ -125,6 +138,122 @@ def statuses(store: Store) -> dict[str, str]:
     return {row["run"]: row["status"] for row in rows_of(store)}
 
 
-def _judged(store: Store) -> set[tuple[str, str]]:
-    found = store.query("select distinct run, split from verdicts where state = 'last'")
-    return set(zip(found["run"], found["split"], strict=True))
+class Estimate:
+    """Seconds that runs take on one core, from what was measured.
+
+    Runs of the same shape that are done count first, then the pace of runs of the same kind, done or under way. Only
+    where there is neither is the time guessed from parameters and tokens, which is good enough to begin with the
+    longest run.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._whole: dict[str, list[float]] = defaultdict(list)
+        self._seconds, self._steps = Counter[str](), Counter[str]()  # measured altogether, by the kind of run
+        for row in rows:
+            if row["seconds"] and row["config"]:
+                if row["status"] in WHOLE:
+                    self._whole[_shape(row["config"])].append(row["seconds"])
+                self._add_pace(row["config"], row["seconds"], row.get("step") or 0)
+
+    def learn(self, config: RunConfig, seconds: float) -> None:
+        """Note that a run of this config took so long."""
+        self._whole[_shape(config.to_dict())].append(seconds)
+
+    def learn_pace(self, config: RunConfig, seconds: float, steps: int) -> None:
+        """Note how long a run of this config took for some steps."""
+        self._add_pace(config.to_dict(), seconds, steps)
+
+    def seconds(self, config: RunConfig) -> float:
+        """How long the whole run is expected to take."""
+        plain = config.to_dict()
+        if known := self._whole.get(_shape(plain)):
+            return statistics.fmean(known)
+        steps = self._steps[_kind(plain)]
+        return config.data.steps * self._seconds[_kind(plain)] / steps if steps else _guess(config)
+
+    def _add_pace(self, config: Mapping[str, Any], seconds: float, steps: int) -> None:
+        self._seconds[_kind(config)] += seconds  # type: ignore[assignment]
+        self._steps[_kind(config)] += steps
+
+
+def _shape(config: Mapping[str, Any]) -> str:
+    """All that the time depends on: not the seed, and the learning rate only through when a run may stop."""
+    return json.dumps(
+        {name: part for name, part in config.items() if name not in ("seed", "optimiser")}, sort_keys=True
+    )
+
+
+def _kind(config: Mapping[str, Any]) -> str:
+    """What the time of a step depends on: the task, the mixer, the sizes of the model and of a batch."""
+    batch = config.get("data", {}).get("batch_size")
+    return json.dumps([config.get("task"), config.get("mixer"), config.get("model"), batch], sort_keys=True)
+
+
+def _guess(config: RunConfig) -> float:
+    model, data, options = config.model, config.data, config.mixer.options
+    vocabulary, length = _sizes(json.dumps(config.task.data(), sort_keys=True), data.batch_size)
+    parameters = model.d_model * (vocabulary + 12 * model.d_model * model.n_layers)
+    step = LAYER_SECONDS * model.n_layers + 6 * parameters * data.batch_size * length / OPERATIONS
+    is_long = {"d_state", "filter_order"} & options.keys() or LONG in np.atleast_1d(options.get("kernel_size", 0))
+    return data.steps * step * (LONGER if is_long else 1)
+
+
+@lru_cache
+def _sizes(task: str, batch_size: int) -> tuple[int, int]:
+    """Vocabulary, and tokens of a padded document."""
+    options = json.loads(task)
+    made = build_task(options.pop("name"), **options)
+    return made.vocab_size, int(np.diff(made.corpus(batch_size, "dev", 0).starts).max())
+
+
+@dataclass(frozen=True)
+class RunningRun:
+    """A run that a process is training; the step is that of its last checkpoint."""
+
+    run: str
+    title: str
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The runs of a sweep by their state in the store, and the seconds that the rest takes."""
+
+    runs: int
+    done: int
+    running: tuple[RunningRun, ...]
+    failed: int  # the same sweep tries them again
+    left: int  # not begun, or interrupted
+    seconds: float
+
+
+def standing(jobs: Sequence[Job], store: Store, workers: int) -> Standing:
+    """How far a sweep is, by its store: also while another process, or another machine, works on it.
+
+    `workers` is how many runs are worked on at once.
+    """
+    jobs = merged(jobs)
+    todo = pending(jobs, store)
+    rows = {row["run"]: row for row in rows_of(store)}
+    estimate = Estimate(rows.values())
+    running, failed, rest = [], 0, []
+    for job in todo:
+        row = rows.get(job.run, {"status": None})
+        rest.append(_seconds(job, row, estimate))
+        failed += row["status"] == "failed"
+        if row["status"] == "running":
+            running.append(RunningRun(job.run, job.config.title, row["step"] or 0, job.config.data.steps))
+    left = len(todo) - len(running) - failed
+    seconds = max([sum(rest) / max(1, workers), *rest])
+    return Standing(len(jobs), len(jobs) - len(todo), tuple(running), failed, left, seconds)
+
+
+def _seconds(job: Job, row: dict[str, Any], estimate: Estimate) -> float:
+    """What is left of a run: at its own pace once it has one, else by runs like it."""
+    step, steps = row.get("step") or 0, job.config.data.steps
+    if row["status"] == "done":  # only interventions are missing
+        return 0.0
+    if step and row.get("seconds"):
+        return float(row["seconds"]) / step * (steps - step)
+    return estimate.seconds(job.config) * (1 - step / steps)

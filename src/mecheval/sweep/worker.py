@@ -1,7 +1,7 @@
 """A worker process: jobs come in as lines of JSON, events go out as lines of JSON.
 
 It ends when its input does. If that happens while it works on a run, its parent has died: the run is saved and given
-up, so that whoever comes next can go on with it.
+up, so that whoever comes next can resume it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mecheval.sweep.job import Event, Job, work
 
 
 def main(store: str, checkpoint_seconds: float) -> None:
-    """Work until there is nothing more to come."""
+    """Work until the input ends."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a mixer prints must not be taken for an event
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from mecheval import rng
 from mecheval.errors import UnknownName, UserError, parse_options
-from mecheval.memory import check_fits
+from mecheval.machine import check_fits
 from mecheval.registry import Registry
 from mecheval.tasks.corpus import Corpus, Document, frame
 from mecheval.types import BOS, EOS, FACTS, PAD, ROLES, Batch, Split, check_split

@@ -13,8 +13,8 @@ from mecheval.analysis import Scores, measure, score
 from mecheval.analysis.runs import alone
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
+from mecheval.machine import changed
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
-from mecheval.store.environment import changed
 from mecheval.store.guard import refuse_links
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task

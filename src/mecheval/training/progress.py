@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from mecheval.training.watch import Start, Watcher
 
 REFRESH = 1 / 8
-"""Seconds between two looks of the bar: drawing takes about a millisecond, so this is below 1 % of the time."""
+"""Seconds between two drawings of the bar; each takes about a millisecond."""
 RECENT = 10.0
-"""Seconds over which the rate is taken."""
+"""Seconds over which the rate is measured."""
 SMOOTH = 0.98
-"""What the shown loss keeps of its past at every step."""
+"""The share of its past that the shown loss keeps at every step."""
+MEASURES = ("likelihood", "accuracy")
 COLOURS = {"done": "green", "interrupted": "yellow", "diverged": "red", "failed": "red"}
 
 
 def progress(console: Console, seconds: float = 5.0, clock: Callable[[], float] = time.monotonic) -> Watcher:
     """A bar on a terminal; elsewhere plain lines, at most one every `seconds`."""
-    if console.is_terminal and not console.is_dumb_terminal:
-        return Bar(console, clock)
-    return Lines(console, clock, seconds)
+    return Bar(console, clock) if has_cursor(console) else Lines(console, clock, seconds)
+
+
+def has_cursor(console: Console) -> bool:
+    """Whether lines can be drawn over, as on a terminal that is not dumb."""
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 class Pace:
-    """How far and how fast, counting only the steps of this process."""
+    """How far a run is and how fast, counting only the steps of this process."""
 
     def __init__(self, start: Start, clock: Callable[[], float]) -> None:
         self.start, self.clock = start, clock
@@ -41,7 +44,7 @@ class Pace:
         self._loss = self._weight = 0.0
 
     def step(self, step: int, loss: float) -> bool:
-        """Note a step; true when it is time to look again. Everything else waits for that: this runs at every step."""
+        """Note a step; true when it is time to draw. Everything else waits for that: this is called at every step."""
         self.at = step
         self._loss = SMOOTH * self._loss + loss
         self._weight = SMOOTH * self._weight + 1
@@ -55,16 +58,16 @@ class Pace:
         return True
 
     def loss(self) -> float | None:
-        """Smoothed; None before the first step."""
+        """The smoothed loss; None before the first step."""
         return self._loss / self._weight if self._weight else None
 
     def rate(self) -> float:
-        """Recent steps a second, up to the last step: an evaluation that follows it does not count yet."""
+        """Recent steps per second, up to the last step: an evaluation that follows it does not count yet."""
         then, step = self._marks[0]
         return (self.at - step) / (self.now - then) if self.now > then else 0.0
 
     def left(self) -> str:
-        """Remaining time at the recent rate; nothing as long as there is none."""
+        """The remaining time at the recent rate; empty as long as there is none."""
         rate = self.rate()
         return f"{duration((self.start.steps - self.at) / rate)} left" if rate else ""
 
@@ -72,22 +75,24 @@ class Pace:
 class Lines:
     """Plain lines without control characters, few enough for a log file."""
 
-    def __init__(self, console: Console, clock: Callable[[], float], seconds: float) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float], seconds: float = 0.0) -> None:
         self._console, self._clock, self._seconds = console, clock, seconds
         self._next = float("-inf")  # when the next row may be printed
         self._waiting = ""  # the last row, if it came too soon
 
     def begin(self, start: Start) -> None:
-        """One line."""
+        """Print a line about the run."""
         self._pace = Pace(start, self._clock)
-        self.say(heading(start))
+        where = f"  continues at step {start.step}" if start.step else ""
+        line = f"{start.title}  run {start.run}  {start.parameters:,} parameters{where}"
+        show(self._console, Text(line, "bold"))
 
     def step(self, step: int, loss: float) -> None:
-        """Only counted."""
+        """Count a step."""
         self._pace.step(step, loss)
 
     def row(self, row: Mapping[str, float]) -> None:
-        """One line, or none when the last is too recent."""
+        """Print a line, unless the last one is too recent."""
         pace = self._pace
         parts = (f"step {row['step']:.0f}/{pace.start.steps}", numbers(row["loss"], row, pace.rate()), pace.left())
         self._waiting = "  ".join(filter(None, parts))
@@ -97,15 +102,16 @@ class Lines:
             self._print_waiting()
 
     def say(self, message: str) -> None:
-        """One line."""
+        """Print a message."""
         show(self._console, message)
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
-        """The last row if it still waits, and one line."""
+        """Print the last row if it still waits, and a line about the result."""
         self._print_waiting()
-        self.say(f"{status}  {result(self._pace, scores)}")
-        for line in asides(scores):
-            self.say(line)
+        style = f"bold {COLOURS.get(status, '')}"
+        show(self._console, Text.assemble((status, style), "  ", dimmed(result(self._pace, scores))))
+        if "interchange_seconds" in scores:
+            self.say(f"interventions on the way took {scores['interchange_seconds']:.1f} s of that")
 
     def _print_waiting(self) -> None:
         if self._waiting:
@@ -113,80 +119,83 @@ class Lines:
         self._waiting = ""
 
 
-class Bar:
+class Bar(Lines):
     """Two live lines below everything else that is printed; at the end, one line takes their place.
 
-    They are drawn only from `step`: no thread, and nothing moves while nothing happens.
+    They are drawn only from `step`: there is no thread, and nothing moves while nothing happens.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
-        self._console, self._clock = console, clock
-        self._row: Mapping[str, float] = {}
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
     def begin(self, start: Start) -> None:
-        """The heading, which stays, and an empty bar."""
-        self._pace = Pace(start, self._clock)
-        show(self._console, Text(heading(start), "bold"))
+        """Print the heading, which stays, and draw an empty bar."""
+        super().begin(start)
+        self._row: Mapping[str, float] = {}
+        self._live = _TwoLines(
+            bar(), words("{task.fields[counts]}"),
+            console=self._console, auto_refresh=False, transient=True, expand=True, get_time=lambda: self._pace.now,
+        )  # fmt: skip
+        self._task = self._live.add_task("", total=max(start.steps, 1), counts="")
         self._live.start()
         self._draw()
 
     def step(self, step: int, loss: float) -> None:
-        """Drawn only now and then."""
+        """Count a step; it is drawn only now and then."""
         if self._pace.step(step, loss):
             self._draw()
 
     def row(self, row: Mapping[str, float]) -> None:
-        """Its dev scores are shown from the next look on."""
+        """Take the dev scores, which are shown from the next drawing on."""
         self._row = dict(row)
 
-    def say(self, message: str) -> None:
-        """Printed above the bar."""
-        show(self._console, message)
-
     def end(self, status: str, scores: Mapping[str, float]) -> None:
-        """One line in place of the bar; the cursor is back."""
+        """Print one line in place of the bar, and bring the cursor back."""
         self._live.stop()
-        line = Text.assemble((status, f"bold {COLOURS.get(status, '')}"), "  ", dimmed(result(self._pace, scores)))
-        show(self._console, line)
-        for aside in asides(scores):
-            self.say(aside)
+        super().end(status, scores)
 
     def _draw(self) -> None:
         pace, steps = self._pace, self._pace.start.steps
-        top = Table.grid(expand=True, padding=(0, 2, 0, 0))
-        top.add_column(ratio=1)
-        top.add_column(justify="right", no_wrap=True)
-        top.add_column(justify="right", no_wrap=True, min_width=len("1:02:03 left"))
-        bar = ProgressBar(total=max(steps, 1), completed=pace.at, complete_style="cyan", finished_style="cyan")
-        counts = f"{100 * pace.at // max(steps, 1):3}%  {pace.at:{len(str(steps))}}/{steps}"
-        top.add_row(bar, counts, dimmed(pace.left()))
-        below = dimmed(numbers(pace.loss(), self._row, pace.rate()))
-        below.no_wrap, below.overflow = True, "ellipsis"
-        self._live.update(Group(top, below), refresh=True)
+        counts = f"{100 * pace.at // max(steps, 1):4}%  {pace.at:{len(str(steps))}}/{steps}  {pace.left():>12}"
+        self._live.below = dimmed(numbers(pace.loss(), self._row, pace.rate()))
+        self._live.update(self._task, completed=pace.at, counts=counts)
+        self._live.refresh()
+
+
+class _TwoLines(Progress):
+    """A bar with a line of text below it."""
+
+    below = Text()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        self.below.no_wrap, self.below.overflow = True, "ellipsis"
+        yield self.below
+
+
+def bar(width: int | None = None) -> BarColumn:
+    """A bar; without a width, as wide as there is room."""
+    column = Column(ratio=1) if width is None else None
+    return BarColumn(width, complete_style="cyan", finished_style="cyan", table_column=column)
+
+
+def words(template: str, column: Column | None = None) -> TextColumn:
+    """A column of text as it is, beside a bar."""
+    return TextColumn(template, markup=False, table_column=column or Column(no_wrap=True))
 
 
 def show(console: Console, line: str | Text) -> None:
-    """One line as it is: no markup, no colours of rich's own, not broken to the width."""
+    """Print a line as it is: no markup, no colours of rich's own, not broken to the width."""
     console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def dimmed(line: str) -> Text:
-    """Words dim, numbers not, so that the eye finds what changes."""
+    """A line with dim words and bright numbers, so that the eye finds what changes."""
     text = Text(line, "dim")
     text.highlight_regex(r"\b(\d\S*|nan|inf)", "not dim")
     return text
 
 
-def heading(start: Start) -> str:
-    """What runs."""
-    where = f"  continues at step {start.step}" if start.step else ""
-    return f"{start.title}  run {start.run}  {start.parameters:,} parameters{where}"
-
-
 def numbers(loss: float | None, row: Mapping[str, float], rate: float) -> str:
     """`loss 6.312  dev likelihood 0.061 accuracy 0.058  83 steps/s`; what is not known yet is left out."""
-    parts = [words("dev", measures("dev", row))]
+    parts = [measured(row, "dev")]
     if loss is not None:
         tiny = 0 < loss < 5e-4  # then 3e-04, which is as wide as 0.001: nothing jumps
         parts.insert(0, f"loss {loss:.0e}" if tiny else f"loss {loss:.3f}")
@@ -199,33 +208,20 @@ def result(pace: Pace, scores: Mapping[str, float]) -> str:
     """`50016 steps  9:57  dev/test likelihood 0.991/0.990 accuracy 0.995/0.994`: within 80 columns."""
     steps = pace.start.steps
     count = f"{steps} steps" if pace.at == steps else f"{pace.at}/{steps} steps"
-    dev, test = measures("dev", scores), measures("test", scores)
-    if dev.keys() == test.keys():
-        said = [words("dev/test", {name: f"{value}/{test[name]}" for name, value in dev.items()})]
-    else:
-        said = [words("dev", dev), words("test", test)]
+    alike = all((f"dev_{name}" in scores) == (f"test_{name}" in scores) for name in MEASURES)
+    said = [measured(scores, "dev", "test")] if alike else [measured(scores, "dev"), measured(scores, "test")]
     return "  ".join(filter(None, [count, duration(pace.clock() - pace.began), *said]))
 
 
-def asides(scores: Mapping[str, float]) -> list[str]:
-    """What else is worth a line at the end."""
-    seconds = scores.get("interchange_seconds")
-    return [] if seconds is None else [f"interventions on the way took {seconds:.1f} s of that"]
-
-
-def measures(split: str, scores: Mapping[str, float]) -> dict[str, str]:
-    """Likelihood and accuracy of a split, as far as they are there."""
-    keys = {name: f"{split}_{name}" for name in ("likelihood", "accuracy")}
-    return {name: f"{scores[key]:.3f}" for name, key in keys.items() if key in scores}
-
-
-def words(split: str, values: Mapping[str, str]) -> str:
-    """`dev likelihood 0.061 accuracy 0.058`; nothing if there is no value."""
-    return " ".join([split, *(f"{name} {value}" for name, value in values.items())]) if values else ""
+def measured(scores: Mapping[str, float], *splits: str) -> str:
+    """`dev likelihood 0.061 accuracy 0.058`, as far as known; several splits are shown side by side."""
+    known = [name for name in MEASURES if f"{splits[0]}_{name}" in scores]
+    values = [f"{name} " + "/".join(f"{scores[f'{split}_{name}']:.3f}" for split in splits) for name in known]
+    return " ".join(["/".join(splits), *values]) if values else ""
 
 
 def duration(seconds: float) -> str:
-    """0:42, 9:57, 1:02:03."""
+    """A time such as 0:42, 9:57 or 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

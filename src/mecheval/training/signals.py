@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to save and stop; it looks for the request between two steps."""
+"""Ctrl-C and SIGTERM ask a run to save and stop, which it does between two steps."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Start:
-    """What a watcher learns at the beginning."""
+    """The run that begins, as a watcher hears of it."""
 
     run: str  # the run's id, 12 hex digits
     title: str  # e.g. "ar · mamba · d 64 · lr 0.003 · seed 0"
     config: dict[str, Any]  # the whole config, nested, plain data
-    step: int  # steps already done: 0, or where the run continues
+    step: int  # steps already done: 0, or where the run resumes
     steps: int  # steps in all
     parameters: int
 
@@ -42,27 +42,12 @@ class Watcher(Protocol):
         """
 
 
-class Quiet:
+class Quiet(Watcher):
     """A watcher that does nothing: for tests and machines, and a base for those that hear only some things."""
-
-    def begin(self, start: Start) -> None:
-        """Nothing."""
-
-    def step(self, step: int, loss: float) -> None:
-        """Nothing."""
-
-    def row(self, row: Mapping[str, float]) -> None:
-        """Nothing."""
-
-    def say(self, message: str) -> None:
-        """Nothing."""
-
-    def end(self, status: str, scores: Mapping[str, float]) -> None:
-        """Nothing."""
 
 
 class Watchers:
-    """Many watchers as one. One that fails is dropped, and the others are told; training never stops for it.
+    """Many watchers as one. One that fails is dropped, which the others report; training never stops for it.
 
     They begin in order and end in reverse. Put the display last: a tracker may ask for a login before the bar is drawn,
     and the bar is gone before a tracker takes its time to finish. Only KeyboardInterrupt passes through, and even then
@@ -74,49 +59,46 @@ class Watchers:
         self._to_end: list[Watcher] = []  # those that began and have not ended
 
     def begin(self, start: Start) -> None:
-        """Each begins."""
+        """Have each begin."""
 
         def begin(watcher: Watcher) -> None:
             self._to_end.append(watcher)  # before the call: what was interrupted halfway needs its end, too
             watcher.begin(start)
 
-        self._tell(begin)
+        self._each(begin)
 
     def step(self, step: int, loss: float) -> None:
-        """Passed on."""
-        self._tell(lambda watcher: watcher.step(step, loss))
+        """Pass on a step."""
+        self._each(lambda watcher: watcher.step(step, loss))
 
     def row(self, row: Mapping[str, float]) -> None:
-        """Passed on."""
-        self._tell(lambda watcher: watcher.row(row))
+        """Pass on a row."""
+        self._each(lambda watcher: watcher.row(row))
 
     def say(self, message: str) -> None:
-        """Passed on."""
-        self._tell(lambda watcher: watcher.say(message))
+        """Pass on a message."""
+        self._each(lambda watcher: watcher.say(message))
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
-        """Each that began ends, the last one first; a second call does nothing."""
+        """Have each that began end, the last one first; a second call does nothing."""
         ending, self._to_end = self._to_end, []
         with ExitStack() as stack:  # the rest end also when Ctrl-C hits one of them
             for watcher in ending:
                 stack.callback(self._try, watcher, lambda watcher: watcher.end(status, scores))
 
-    def _tell(self, tell: Callable[[Watcher], None]) -> None:
+    def _each(self, act: Callable[[Watcher], None]) -> None:
         for watcher in tuple(self._watching):
             if watcher in self._watching:  # another one's failure may have shown that this one fails, too
-                self._try(watcher, tell)
+                self._try(watcher, act)
 
-    def _try(self, watcher: Watcher, tell: Callable[[Watcher], None]) -> None:
+    def _try(self, watcher: Watcher, act: Callable[[Watcher], None]) -> None:
         try:
-            tell(watcher)
+            act(watcher)
         except (Exception, SystemExit) as error:  # rich makes a SystemExit of a closed pipe
-            self._drop(watcher, error)
-
-    def _drop(self, watcher: Watcher, error: BaseException) -> None:
-        self._watching.remove(watcher)
-        if watcher in self._to_end:  # it may hold a file, a process or the cursor
-            self._to_end.remove(watcher)
-            with suppress(Exception, SystemExit):
-                watcher.end("interrupted", {})
-        reason = " ".join([f"{type(error).__name__}:", *str(error).split()])
-        self.say(f"{type(watcher).__name__} is off for the rest of this run: {reason}")
+            self._watching.remove(watcher)
+            if watcher in self._to_end:  # it may hold a file, a process or the cursor
+                self._to_end.remove(watcher)
+                with suppress(Exception, SystemExit):
+                    watcher.end("interrupted", {})
+            reason = " ".join([f"{type(error).__name__}:", *str(error).split()])
+            self.say(f"{type(watcher).__name__} is off for the rest of this run: {reason}")

@@ -1,4 +1,4 @@
-"""What a run is trained with."""
+"""The machine and the process: cores, memory, versions and code, as a run records them and as they limit a sweep."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mecheval.errors import UserError
+
 PACKAGES = ("torch", "numpy", "numba", "safetensors", "duckdb", "pandas")
 VARIABLES = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
 GIT_SECONDS = 1.0
-"""Longer than any healthy answer; a slow disk must not hold up training."""
+"""Seconds that git may take to answer: longer than it ever should, so that a slow disk does not hold up training."""
 
 
 def environment() -> dict[str, Any]:
-    """Versions, code and machine of this process, as plain data; what cannot be found out is None."""
-    commit, dirty = commit_of(Path(__file__).parents[1])
+    """Versions, code and machine of this process, as plain data; None stands for what cannot be found out."""
+    commit, dirty = commit_of(Path(__file__).parent)
     return {
         "mecheval": _version("mecheval"),
         "commit": commit,
@@ -28,7 +30,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu(),
         "capability": _capability(),
-        "cores": _cores(),
+        "cores": affinity(),
         "host": platform.node() or None,
         "packages": {name: _version(name) for name in PACKAGES},
         "variables": {name: os.environ.get(name) for name in VARIABLES},
@@ -36,7 +38,7 @@ def environment() -> dict[str, Any]:
 
 
 def changed(*several: Mapping[str, Mapping[str, Any]]) -> str:
-    """In words, how the parts of a run differ in what its last digits depend on; empty when they do not."""
+    """How the parts of a run differ in what its last digits depend on, in words; empty when they do not differ."""
     parts = {name: part for each in several for name, part in each.items() if name.startswith("training")}
     kinds = list(dict.fromkeys(f"{part.get('cpu')} ({part.get('capability')})" for part in parts.values()))
     if len(kinds) > 1:
@@ -48,7 +50,7 @@ def changed(*several: Mapping[str, Mapping[str, Any]]) -> str:
 def commit_of(package: Path) -> tuple[str | None, bool | None]:
     """The commit of the checkout that tracks `package`, and whether the package has changes beside it.
 
-    An installed package may lie inside the user's own repository, which does not track it and says nothing about it.
+    An installed package may lie inside the user's own repository, which does not track it: its commit says nothing.
     """
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
     status = _git(package, "status", "--porcelain=v2", "--branch", "--", ".") if tracked else None
@@ -62,7 +64,7 @@ def commit_of(package: Path) -> tuple[str | None, bool | None]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git answers, or None; it takes no lock, so that it is in nobody's way."""
+    """The answer of git, or None. Git takes no lock, so it cannot get in the way of the user's own commands."""
     elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
@@ -93,6 +95,39 @@ def _capability() -> str | None:
     return str(torch.backends.cpu.get_cpu_capability()) if torch else None
 
 
-def _cores() -> int | None:
-    """Cores that this process may use, which can be fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+def affinity() -> int:
+    """The number of cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores() -> int:
+    """The number of cores that this process may use, within the limit of its container."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return affinity() if quota == "max" else min(affinity(), max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return affinity()
+
+
+def machine_memory() -> int | None:
+    """Bytes of memory of this machine, or of its container; None where the system does not say."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+    try:
+        return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return found
+
+
+def check_fits(needed: int, what: str) -> None:
+    """An error when `what`, which takes at least `needed` bytes, cannot fit this machine.
+
+    Running out of memory would kill the process without a message, so this is asked before anything large is made.
+    """
+    there = machine_memory()
+    if there is not None and needed > there:
+        raise UserError(
+            f"{what} would take at least {needed / 1e9:,.1f} GB of memory; this machine has {there / 1e9:.1f} GB."
+        )

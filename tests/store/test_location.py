@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mecheval.store import Store, StoreError
+from mecheval.store.location import marked, remove_stale
 from mecheval.sweep import sweep
-from mecheval.sweep.marker import marked, remove_stale
 from sweep.jobs import Heard, Here
 from training.runs import in_child, kill_self, outcome
 
