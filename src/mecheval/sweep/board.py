@@ -17,7 +17,7 @@ from rich.text import Text
 from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep.job import Event, Job
-from mecheval.sweep.sweeping import Estimate, rows_of
+from mecheval.sweep.sweeping import Estimate, rows_of, time_left
 from mecheval.training.progress import bar, duration, has_cursor, show, words
 
 REFRESH = 0.25
@@ -56,7 +56,7 @@ class Tally:
             run = self.running.setdefault(event.run, Running(job, now, event.step))
             run.step, run.accuracy = event.step, event.accuracy
             if run.step - run.first > MEASURED_STEPS:
-                self.estimate.learn_pace(job.config, now - run.since, run.step - run.first)
+                self.estimate.learn_pace(job.config.to_dict(), now - run.since, run.step - run.first)
         if event.kind == "end":
             self.waiting.pop(event.run, None)
             run = self.running.pop(event.run, Running(job, now))
@@ -69,15 +69,15 @@ class Tally:
         return self.before + sum(self.ended.values())
 
     def left(self, now: float) -> float:
-        """Seconds to the end: the work shared by the workers, but no less than the longest run under way."""
+        """Seconds to the end of the sweep."""
         rest = []
         for run in self.running.values():
             steps, done = run.job.config.data.steps, run.step - run.first
             guess = self.estimate.seconds(run.job.config)
             pace = (now - run.since) / done if done > MEASURED_STEPS else guess / steps
             rest.append(max(0.0, min(pace * (steps - run.step), max(guess - (now - run.since), 0.1 * guess))))
-        total = sum(rest) + sum(self.estimate.seconds(job.config) for job in self.waiting.values())
-        return max([total / self.workers, *rest])
+        rest += [self.estimate.seconds(job.config) for job in self.waiting.values()]
+        return time_left(rest, self.workers)
 
     def summary(self, now: float) -> str:
         """A line such as `3 of 12 runs · 1 failed · about 2:10 left`."""
