@@ -153,7 +153,7 @@ class Estimate:
             if row["seconds"] and row["config"]:
                 if row["status"] in WHOLE:
                     self._whole[_shape(row["config"])].append(row["seconds"])
-                self.learn_pace(row["config"], row["seconds"], row.get("step") or 0)
+                self.learn_pace(row["config"], row["seconds"], max(0, row.get("step") or 0))
 
     def learn(self, config: RunConfig, seconds: float) -> None:
         """Note that a run of this config took so long."""
@@ -182,7 +182,8 @@ def _shape(config: Mapping[str, Any]) -> str:
 
 def _kind(config: Mapping[str, Any]) -> str:
     """What the time of a step depends on: the task, the mixer, the sizes of the model and of a batch."""
-    batch = config.get("data", {}).get("batch_size")
+    data = config.get("data")
+    batch = data.get("batch_size") if isinstance(data, dict) else None  # the config may be another program's
     return json.dumps([config.get("task"), config.get("mixer"), config.get("model"), batch], sort_keys=True)
 
 
