@@ -82,7 +82,7 @@ def read_file(path: Path, below: Path, limit: int | None = None) -> bytes:
 
 
 def refuse_links(folder: Path, below: Path) -> None:
-    """An error when `folder`, or a folder on the way to it from `below` (itself included), is a symbolic link."""
+    """Raise an error when `folder`, or a folder on the way to it from `below` (itself included), is a symbolic link."""
     for part in (folder, *folder.parents):
         if part.is_symlink():
             raise _refusal(part)
@@ -91,7 +91,7 @@ def refuse_links(folder: Path, below: Path) -> None:
 
 
 def check_tree(folder: Path, below: Path) -> None:
-    """An error unless everything in `folder` is a regular file or a folder. Ask before writing there."""
+    """Raise an error unless everything in `folder` is a regular file or a folder. Ask before writing there."""
     refuse_links(folder, below)
     seen = 0
     for place, folders, files in os.walk(folder, onerror=_raise):

@@ -123,7 +123,7 @@ def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str,
 
 
 def _check_sizes(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
-    """An error unless each file says that it holds no more than is read: a small file can hold billions of rows."""
+    """Raise an error unless each file says that it holds no more than is read: even small ones can hold huge tables."""
     sizes = "SELECT file_name, num_rows FROM parquet_file_metadata(?) WHERE num_rows > ? OR file_size_bytes > ?"
     found = connection.execute(sizes, [_names(files), MOST_ROWS, SMALL]).fetchall() if files else []
     for name, rows in found:
