@@ -74,13 +74,18 @@ def load_files(connection: DuckDBPyConnection, table: Table, files: Sequence[Pat
 
     `more` can be `FROM_FILE`, for a column with the file that each row comes from.
     """
+    import duckdb
+
     _create(connection, table, *more)
     if files:
         names = ", ".join([*(column.name for column in table.columns), *more])
         file = f", filename = '{FROM_FILE}'" if more else ""
         read = f"read_parquet(?, union_by_name = true, hive_partitioning = false{file})"
         every = f"FROM (FROM {table.name} UNION ALL BY NAME FROM {read})"
-        connection.execute(f"INSERT INTO {table.name} SELECT {names} {every}", [_names(files)])
+        try:
+            connection.execute(f"INSERT INTO {table.name} SELECT {names} {every}", [_names(files)])
+        except duckdb.OutOfMemoryException:
+            raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
 
 
 def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> dict[str, str]:
@@ -100,10 +105,7 @@ def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, 
                 _load_runs(connection, table, {run: path})
             except (duckdb.Error, ValueError) as error:
                 problems[run] = one_line(error)
-        try:
-            _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems})
-        except duckdb.OutOfMemoryException:
-            raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
+        _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems})
     return problems
 
 
