@@ -1,4 +1,4 @@
-"""Files: atomic writes, and what a weights file says about itself."""
+"""Atomic writes, and the header and body of a weights file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 HEADER = "mecheval"
 """The one key of a weights file's metadata; with more keys, their order, and so the bytes, would vary."""
 LENGTH_BYTES = 8
-"""A safetensors file begins with the length of its header, in so many bytes."""
+"""Bytes of the number, at the beginning of a safetensors file, that is the length of its header."""
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> None:
-    """Write a file so that a reader, or a crash, never sees half of it: a new file takes the old one's place.
+    """Write a file atomically: a reader, or a crash, sees the old content or the new, and never half of it.
 
-    Temporary names start with a dot and end in `.part`: what a killed process left can be told and removed.
+    Temporary names start with a dot and end in `.part`, so that what a killed process left is recognised and removed.
     """
     path = Path(path)
     content = content.encode() if isinstance(content, str) else content
@@ -37,7 +37,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
 
 
 def safetensors_header(content: bytes) -> Any:
-    """What we wrote into the header of a safetensors file; None where there is nothing of ours."""
+    """What this program wrote into the header of a safetensors file; None where it wrote nothing."""
     length = int.from_bytes(content[:LENGTH_BYTES], "little")
     try:
         written = json.loads(content[LENGTH_BYTES : LENGTH_BYTES + length])["__metadata__"][HEADER]

@@ -122,7 +122,7 @@ def machine_memory() -> int | None:
 
 
 def check_fits(needed: int, what: str) -> None:
-    """An error when `what`, which takes at least `needed` bytes, cannot fit this machine.
+    """Raise an error when `what`, which takes at least `needed` bytes, cannot fit this machine.
 
     Running out of memory would kill the process without a message, so this is asked before anything large is made.
     """

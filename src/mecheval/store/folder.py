@@ -106,7 +106,7 @@ class RunFolder:
             os.close(descriptor)
 
     def check_writable(self) -> None:
-        """An error in one line when this process cannot write to the run: ask before computing anything."""
+        """Raise an error of one line when this process cannot write to the run: ask before computing anything."""
         with self.exclusive(), writing(self.path):
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -228,7 +228,7 @@ class RunFolder:
         return path
 
     def check_whole(self) -> None:
-        """An error unless every file of a whole run is as it was written: ask before computing from the run."""
+        """Raise an error unless every file of a whole run is as it was written: ask before computing from the run."""
         for problem in self._damaged(self.record()):
             raise StoreError(problem)
 

@@ -33,6 +33,7 @@ from mecheval.store.schema import RUNS
 MOST_FILES = 10_000
 """The largest number of files and folders in a run's folder; runs of this program have about ten."""
 SEAL, FILES, REPLACING = "sha256", "files", "replacing"
+NAMES = frozenset(column.name for column in RUNS.columns)
 FIRST_LINE = '{{"sha256": "{}",\n'
 FIRST_BYTES = len(FIRST_LINE.format("0" * 64))
 
@@ -81,7 +82,7 @@ def read_file(path: Path, below: Path, limit: int | None = None) -> bytes:
 
 
 def refuse_links(folder: Path, below: Path) -> None:
-    """An error when `folder`, or a folder on the way to it from `below` (itself included), is a symbolic link."""
+    """Raise an error when `folder`, or a folder on the way to it from `below` (itself included), is a symbolic link."""
     for part in (folder, *folder.parents):
         if part.is_symlink():
             raise _refusal(part)
@@ -90,7 +91,7 @@ def refuse_links(folder: Path, below: Path) -> None:
 
 
 def check_tree(folder: Path, below: Path) -> None:
-    """An error unless everything in `folder` is a regular file or a folder. Ask before writing there."""
+    """Raise an error unless everything in `folder` is a regular file or a folder. Ask before writing there."""
     refuse_links(folder, below)
     seen = 0
     for place, folders, files in os.walk(folder, onerror=_raise):
@@ -170,8 +171,7 @@ def read_record(content: bytes, run: str) -> Record:
             raise ValueError("it does not match its checksum")
         if saved.get("run") != run:
             raise ValueError(f"it belongs to run {str(saved.get('run'))[:80]}")
-    known = {column.name for column in RUNS.columns} | ({SEAL, FILES, REPLACING} if sealed else set())
-    if unknown := saved.keys() - known:
+    if unknown := saved.keys() - NAMES - ({SEAL, FILES, REPLACING} if sealed else set()):
         raise ValueError(f"unknown name {min(unknown)[:80]!r}")
     row = {column.name: column.clean(saved.get(column.name), parsed=True) for column in RUNS.columns} | {"run": run}
     if not sealed and row["config"] is not None and run_id(row["config"]) != run:

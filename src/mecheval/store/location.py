@@ -57,7 +57,7 @@ class Mirror:
         self._sent: dict[Path, tuple[int, int]] = {}  # files whose far twins are the same
 
     def check(self) -> None:
-        """An error unless files can be written there: better now than after hours of training."""
+        """Raise an error unless files can be written there: better now than after hours of training."""
         probe = self._root / f".probe-{secrets.token_hex(8)}"
         self._write(probe, b"probe")
         self._remove(probe)
@@ -208,7 +208,7 @@ def open_store(path_or_url: str) -> Store:
 
 
 def check_writable(folder: Path, what: str) -> None:
-    """An error, in one line, unless files can be written into a folder, which is made if it is missing."""
+    """Raise an error of one line unless files can be written into a folder, which is made if it is missing."""
     try:
         for place in (folder, *folder.parents):
             if place.is_symlink() and not place.exists():
@@ -252,7 +252,7 @@ def remove_stale(place: Path) -> None:
 
 
 def check_shared(store: str, marker: str) -> None:
-    """An error unless this machine sees the marker that the process of the sweep put into the store."""
+    """Raise an error unless this machine sees the marker that the process of the sweep put into the store."""
     until = time.monotonic() + SHARED_SECONDS
     while not (Path(store) / marker).exists():
         if time.monotonic() >= until:

@@ -122,6 +122,7 @@ RUN = Column("run", "VARCHAR", "id of the run: 12 hex digits, from its config")
 STATE = Column("state", "VARCHAR", "which weights: last, best (on dev), or training (on the way)")
 STEP = Column("step", "BIGINT", "training step of these weights")
 SPLIT = Column("split", "VARCHAR", "train, dev or test")
+PLACE = (RUN, STATE, STEP, SPLIT)
 
 RUNS = Table(
     "runs",
@@ -173,10 +174,7 @@ HISTORY = Table(
 EVALUATIONS = Table(
     "evaluations",
     (
-        RUN,
-        STATE,
-        STEP,
-        SPLIT,
+        *PLACE,
         Column("likelihood", "DOUBLE", "mean probability of the answer"),
         Column("accuracy", "DOUBLE", "share of answers that are the likeliest token"),
         Column("loss", "DOUBLE", "mean cross-entropy"),
@@ -197,10 +195,7 @@ OLDER_KIND = r"""CASE
 EFFECTS = Table(
     "effects",
     (
-        RUN,
-        STATE,
-        STEP,
-        SPLIT,
+        *PLACE,
         Column("site", "VARCHAR", "activation that was replaced"),
         Column("block", "INTEGER", "layer of the site, from 0", OLDER_BLOCK),
         Column("part", "VARCHAR", "the site inside its layer", OLDER_PART),
@@ -221,10 +216,7 @@ EFFECTS = Table(
 VERDICTS = Table(
     "verdicts",
     (
-        RUN,
-        STATE,
-        STEP,
-        SPLIT,
+        *PLACE,
         Column("label", "VARCHAR", "induction, direct_retrieval, conv_association, mixed, not_learnt or undetermined"),
         Column("layer", "INTEGER", "layer that retrieves"),
         Column("stored_by", "INTEGER", "layer that stores the key, in induction"),

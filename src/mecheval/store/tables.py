@@ -74,6 +74,8 @@ def load_files(connection: DuckDBPyConnection, table: Table, files: Sequence[Pat
 
     `more` can be `FROM_FILE`, for a column with the file that each row comes from.
     """
+    import duckdb
+
     _create(connection, table, *more)
     if files:
         columns = [f"coalesce({c.name}, {c.older}) AS {c.name}" if c.older else c.name for c in table.columns]
@@ -81,7 +83,10 @@ def load_files(connection: DuckDBPyConnection, table: Table, files: Sequence[Pat
         file = f", filename = '{FROM_FILE}'" if more else ""
         read = f"read_parquet(?, union_by_name = true, hive_partitioning = false{file})"
         every = f"FROM (FROM {table.name} UNION ALL BY NAME FROM {read})"
-        connection.execute(f"INSERT INTO {table.name} SELECT {names} {every}", [_names(files)])
+        try:
+            connection.execute(f"INSERT INTO {table.name} SELECT {names} {every}", [_names(files)])
+        except duckdb.OutOfMemoryException:
+            raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
 
 
 def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> dict[str, str]:
@@ -101,10 +106,7 @@ def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, 
                 _load_runs(connection, table, {run: path})
             except (duckdb.Error, ValueError) as error:
                 problems[run] = one_line(error)
-        try:
-            _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems})
-        except duckdb.OutOfMemoryException:
-            raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
+        _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems})
     return problems
 
 
@@ -124,7 +126,7 @@ def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str,
 
 
 def _check_sizes(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
-    """An error unless each file says that it holds no more than is read: a small file can hold billions of rows."""
+    """Raise an error unless each file says that it holds no more than is read: even small ones can hold huge tables."""
     sizes = "SELECT file_name, num_rows FROM parquet_file_metadata(?) WHERE num_rows > ? OR file_size_bytes > ?"
     found = connection.execute(sizes, [_names(files), MOST_ROWS, SMALL]).fetchall() if files else []
     for name, rows in found:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress, TaskID
-from rich.table import Column
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import TaskID
 from rich.text import Text
 
 from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep.job import Event, Job
-from mecheval.sweep.sweeping import Estimate, rows_of
-from mecheval.training.progress import bar, duration, has_cursor, show, words
+from mecheval.sweep.sweeping import Estimate, rows_of, time_left
+from mecheval.training.progress import bars, duration, has_cursor, show
 
 REFRESH = 0.25
 """Seconds between two drawings."""
@@ -56,7 +56,7 @@ class Tally:
             run = self.running.setdefault(event.run, Running(job, now, event.step))
             run.step, run.accuracy = event.step, event.accuracy
             if run.step - run.first > MEASURED_STEPS:
-                self.estimate.learn_pace(job.config, now - run.since, run.step - run.first)
+                self.estimate.learn_pace(job.config.to_dict(), now - run.since, run.step - run.first)
         if event.kind == "end":
             self.waiting.pop(event.run, None)
             run = self.running.pop(event.run, Running(job, now))
@@ -69,15 +69,15 @@ class Tally:
         return self.before + sum(self.ended.values())
 
     def left(self, now: float) -> float:
-        """Seconds to the end: the work shared by the workers, but no less than the longest run under way."""
+        """Seconds to the end of the sweep."""
         rest = []
         for run in self.running.values():
             steps, done = run.job.config.data.steps, run.step - run.first
             guess = self.estimate.seconds(run.job.config)
             pace = (now - run.since) / done if done > MEASURED_STEPS else guess / steps
             rest.append(max(0.0, min(pace * (steps - run.step), max(guess - (now - run.since), 0.1 * guess))))
-        total = sum(rest) + sum(self.estimate.seconds(job.config) for job in self.waiting.values())
-        return max([total / self.workers, *rest])
+        rest += [self.estimate.seconds(job.config) for job in self.waiting.values()]
+        return time_left(rest, self.workers)
 
     def summary(self, now: float) -> str:
         """A line such as `3 of 12 runs · 1 failed · about 2:10 left`."""
@@ -100,8 +100,8 @@ class Board:
         self, console: Console, title: str, clock: Callable[[], float] = time.monotonic, log: Path | None = None
     ) -> None:
         self._console, self._title, self._clock, self._log = console, title, clock, log
-        self._live: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}  # bars by run; the one of the sweep by an empty name
+        self._live: Live | None = None
+        self._tasks: dict[str, TaskID] = {}  # the bar of each run under way
         self._due = 0.0
         if log is not None:
             try:
@@ -115,13 +115,13 @@ class Board:
         if not todo:
             return
         if has_cursor(self._console):
-            self._live = Progress(
-                words("{task.description}", Column(no_wrap=True, overflow="ellipsis")), bar(16),
-                words("{task.fields[numbers]}"),
-                console=self._console, auto_refresh=False, transient=True,
-            )  # fmt: skip
+            columns = "{task.description}", 16, "{task.fields[numbers]}"
+            self._whole, self._runs = bars(*columns), bars(*columns)
+            self._all = self._whole.add_task(self._title, total=len(jobs), numbers="")
+            table = Group(self._whole, self._runs)
+            self._live = Live(table, console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-            self._draw()
+            self._draw(self._live)
         here = f"{len(todo)} of {len(jobs)} runs to do, {min(workers, len(todo))} at once"
         self._line(f"{self._title}: {here}, about {duration(self._tally.left(self._clock()))}")
 
@@ -136,7 +136,7 @@ class Board:
             self._line(f"{line}  ({self._tally.summary(now)})", Text(line, "red") if failed else None)
         if self._live and now >= self._due:
             self._due = now + REFRESH
-            self._draw()
+            self._draw(self._live)
 
     def end(self) -> None:
         """Remove the table, and bring the cursor back."""
@@ -158,23 +158,19 @@ class Board:
             with suppress(OSError), self._log.open("a", encoding="utf-8") as file:
                 file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ} {line}\n")
 
-    def _draw(self) -> None:
-        assert self._live is not None
+    def _draw(self, live: Live) -> None:
         tally = self._tally
-        for run in self._tasks.keys() - {"", *tally.running}:
-            self._live.remove_task(self._tasks.pop(run))
-        self._bar("", self._title, tally.finished(), len(tally.jobs), tally.summary(self._clock()))
+        self._whole.update(self._all, completed=tally.finished(), numbers=tally.summary(self._clock()))
+        for run in self._tasks.keys() - tally.running.keys():
+            self._runs.remove_task(self._tasks.pop(run))
         for run, each in tally.running.items():
-            accuracy = "" if each.accuracy is None else f"dev acc {each.accuracy:.2f}"
             steps = each.job.config.data.steps
-            self._bar(run, f"  {each.job.config.title}", each.step, steps, f"{each.step}/{steps}  {accuracy:12}")
-        self._live.refresh()
-
-    def _bar(self, run: str, title: str, at: int, of: int, numbers: str) -> None:
-        assert self._live is not None
-        if run not in self._tasks:
-            self._tasks[run] = self._live.add_task(title, numbers="")
-        self._live.update(self._tasks[run], completed=at, total=max(1, of), numbers=numbers)
+            if run not in self._tasks:
+                self._tasks[run] = self._runs.add_task(f"  {each.job.config.title}", total=steps, numbers="")
+            accuracy = "" if each.accuracy is None else f"dev acc {each.accuracy:.2f}"
+            numbers = f"{each.step}/{steps}  {accuracy:12}"
+            self._runs.update(self._tasks[run], completed=each.step, numbers=numbers)
+        live.refresh()
 
 
 board = Board

@@ -103,22 +103,27 @@ class CrewEngine(ABC):
 
 
 class _Queue:
-    """The jobs of a sweep: those that wait, those under way, and those whose runs other processes hold."""
+    """The jobs of a sweep: those that wait, those under way, and those whose runs other processes hold.
+
+    A worker gives a held run back. It is taken up again once nobody holds it: then the other process has finished it,
+    or has died and left it to whoever comes next.
+    """
 
     def __init__(self, jobs: list[Job], store: str, tell: Tell, crew: Crew, tries: int, request: Request) -> None:
-        self._tell, self._crew, self._most, self._request = tell, crew, tries, request
-        self._waiting, self._held, self._tries = deque(jobs), _Held(store), Counter[str]()
-        self._under_way: dict[str, Job] = {}
+        self._store, self._tell, self._crew, self._most, self._request = Store(store), tell, crew, tries, request
+        self._waiting, self._under_way, self._tries = deque(jobs), dict[str, Job](), Counter[str]()
+        self._held = dict[str, tuple[Job, str]]()  # by run: the job, and who holds the run
+        self._said, self._look = set[tuple[str, str]](), 0.0
 
     def work(self) -> None:
         """Hand out jobs until every one has ended, or a signal has come."""
         while (self._waiting or self._under_way or self._held) and not self._request:
-            while self._crew.has_room() and (job := self._waiting.popleft() if self._waiting else self._held.free()):
+            while self._crew.has_room() and (job := self._waiting.popleft() if self._waiting else self._free()):
                 self._under_way[job.run] = job
                 self._crew.start(job)
             self._crew.spare(len(self._waiting) + len(self._held))
             if not self._under_way:
-                self._held.say(self._tell)
+                self._say_who_holds()
             self._crew.hear(self.take)
 
     def take(self, event: Event) -> None:
@@ -128,7 +133,7 @@ class _Queue:
                 self._tell(event)
         elif event.status != "interrupted" and (job := self._under_way.pop(event.run, None)):
             if event.status == "held":
-                self._held.add(job, event.message)
+                self._held[job.run] = job, event.message
             elif event.status != "died":
                 self._tell(event)
             elif not self._request:
@@ -142,82 +147,57 @@ class _Queue:
         self._tell(Event(job.run, "say", message=f"{job.config.title}: {why}; {self._crew.again(job)}"))
         self._waiting.appendleft(job)
 
-
-class _Held:
-    """The jobs of a sweep whose runs other processes hold.
-
-    They are put here when a worker gives them back, and each is taken out again once nobody holds its run: then the
-    other process has finished it, or has died and left it to whoever comes next.
-    """
-
-    def __init__(self, store: str) -> None:
-        self._store, self._jobs, self._said = Store(store), deque[tuple[Job, str]](), set[tuple[str, str]]()
-        self._next = 0.0
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def add(self, job: Job, message: str) -> None:
-        """Put a job here; `message` says who holds it."""
-        self._jobs.append((job, message))
-
-    def free(self) -> Job | None:
+    def _free(self) -> Job | None:
         """A job that nobody holds any more; the locks are looked at only every `HELD_LOOK_SECONDS`."""
-        now = time.monotonic()
-        if now < self._next:
-            return None
-        for place, (job, _) in enumerate(self._jobs):
-            if not self._is_held(job):
-                del self._jobs[place]
-                return job
-        self._next = now + HELD_LOOK_SECONDS
+        if time.monotonic() >= self._look:
+            for run in self._held:
+                if not self._is_held(run):
+                    return self._held.pop(run)[0]
+            self._look = time.monotonic() + HELD_LOOK_SECONDS
         return None
 
-    def say(self, tell: Tell) -> None:
-        """Say which runs are waited for and who holds them, once for each holder."""
-        for job, message in self._jobs:
-            if (job.run, message) not in self._said:
-                self._said.add((job.run, message))
-                then = "Waiting for it to end or to let go."
-                tell(Event(job.run, "say", message=f"{job.config.title}: {message} {then}"))
-
-    def _is_held(self, job: Job) -> bool:
+    def _is_held(self, run: str) -> bool:
         try:
-            return self._store.folder(job.run).is_held()
+            return self._store.folder(run).is_held()
         except OSError:  # whoever works on the run reports what is wrong with it
             return False
 
+    def _say_who_holds(self) -> None:
+        """Say which runs are waited for and who holds them, once for each holder."""
+        for job, message in self._held.values():
+            if (job.run, message) not in self._said:
+                self._said.add((job.run, message))
+                said = f"{job.config.title}: {message} Waiting for it to end or to let go."
+                self._tell(Event(job.run, "say", message=said))
 
-class HereEngine(CrewEngine):
+
+class HereEngine(CrewEngine, Crew):
     """The engine of this very process: one job after the other, for mixers that no other process could import."""
 
     workers = 1
 
     def __init__(self, checkpoint_seconds: float = 30.0) -> None:
-        self.checkpoint_seconds = checkpoint_seconds
+        self._seconds = checkpoint_seconds
+        self._store, self._job = "", list[Job]()  # where to work, and the job that is next, if any
 
     def crew(self, jobs: list[Job], store: str, tell: Tell) -> AbstractContextManager[Crew]:
-        """The crew that consists of this process."""
-        return nullcontext(_Here(store, self.checkpoint_seconds))
-
-
-class _Here(Crew):
-    def __init__(self, store: str, checkpoint_seconds: float) -> None:
-        self._store, self._seconds = store, checkpoint_seconds
-        self._job: Job | None = None
+        """The engine itself."""
+        self._store, self._job = store, []
+        return nullcontext(self)
 
     def has_room(self) -> bool:
-        return self._job is None
+        """Whether no job is next."""
+        return not self._job
 
     def start(self, job: Job) -> None:
-        self._job = job
+        """Take a job, which `hear` works on."""
+        self._job = [job]
 
     def hear(self, take: Tell) -> None:
         """Work on the job. A signal while a run is trained saves it and stops; there is no worker that could die."""
-        job, self._job = self._job, None
-        if job is None:
+        if not self._job:
             time.sleep(LOOK_SECONDS)
-        elif work(job, self._store, take, checkpoint_seconds=self._seconds) == "interrupted":
+        elif work(self._job.pop(), self._store, take, checkpoint_seconds=self._seconds) == "interrupted":
             raise Stopped(signal.SIGINT)
 
 

@@ -157,14 +157,13 @@ class _Tasks(Crew):
 
     def stop(self, take: Tell) -> None:
         """Ask the tasks that are left to save and end; kill those that take too long."""
-        left = list(self.under_way)
+        left, self.under_way = list(self.under_way), {}  # not once more, should a second signal interrupt this
         for force in (False, True):
             for result in left:
                 with suppress(self.ray.exceptions.RayError, ValueError):
                     self.ray.cancel(result, force=force)
             if left:
                 _, left = self.ray.wait(left, num_returns=len(left), timeout=STOP_SECONDS)
-        self.under_way = {}
         self.pass_on_events(take)
 
     def close(self) -> None:

@@ -148,20 +148,21 @@ class Estimate:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         self._whole: dict[str, list[float]] = defaultdict(list)
-        self._seconds, self._steps = Counter[str](), Counter[str]()  # measured altogether, by the kind of run
+        self._seconds, self._steps = defaultdict[str, float](float), Counter[str]()  # measured, by the kind of run
         for row in rows:
             if row["seconds"] and row["config"]:
                 if row["status"] in WHOLE:
                     self._whole[_shape(row["config"])].append(row["seconds"])
-                self._add_pace(row["config"], row["seconds"], row.get("step") or 0)
+                self.learn_pace(row["config"], row["seconds"], max(0, row.get("step") or 0))
 
     def learn(self, config: RunConfig, seconds: float) -> None:
         """Note that a run of this config took so long."""
         self._whole[_shape(config.to_dict())].append(seconds)
 
-    def learn_pace(self, config: RunConfig, seconds: float, steps: int) -> None:
-        """Note how long a run of this config took for some steps."""
-        self._add_pace(config.to_dict(), seconds, steps)
+    def learn_pace(self, config: Mapping[str, Any], seconds: float, steps: int) -> None:
+        """Note how long a run of this config, as plain data, took for some steps."""
+        self._seconds[_kind(config)] += seconds
+        self._steps[_kind(config)] += steps
 
     def seconds(self, config: RunConfig) -> float:
         """How long the whole run is expected to take."""
@@ -170,10 +171,6 @@ class Estimate:
             return statistics.fmean(known)
         steps = self._steps[_kind(plain)]
         return config.data.steps * self._seconds[_kind(plain)] / steps if steps else _guess(config)
-
-    def _add_pace(self, config: Mapping[str, Any], seconds: float, steps: int) -> None:
-        self._seconds[_kind(config)] += seconds  # type: ignore[assignment]
-        self._steps[_kind(config)] += steps
 
 
 def _shape(config: Mapping[str, Any]) -> str:
@@ -185,7 +182,8 @@ def _shape(config: Mapping[str, Any]) -> str:
 
 def _kind(config: Mapping[str, Any]) -> str:
     """What the time of a step depends on: the task, the mixer, the sizes of the model and of a batch."""
-    batch = config.get("data", {}).get("batch_size")
+    data = config.get("data")
+    batch = data.get("batch_size") if isinstance(data, dict) else None  # the config may be another program's
     return json.dumps([config.get("task"), config.get("mixer"), config.get("model"), batch], sort_keys=True)
 
 
@@ -236,17 +234,19 @@ def standing(jobs: Sequence[Job], store: Store, workers: int) -> Standing:
     jobs = merged(jobs)
     todo = pending(jobs, store)
     rows = {row["run"]: row for row in rows_of(store)}
-    estimate = Estimate(rows.values())
-    running, failed, rest = [], 0, []
-    for job in todo:
-        row = rows.get(job.run, {"status": None})
-        rest.append(_seconds(job, row, estimate))
-        failed += row["status"] == "failed"
-        if row["status"] == "running":
-            running.append(RunningRun(job.run, job.config.title, row["step"] or 0, job.config.data.steps))
-    left = len(todo) - len(running) - failed
-    seconds = max([sum(rest) / max(1, workers), *rest])
-    return Standing(len(jobs), len(jobs) - len(todo), tuple(running), failed, left, seconds)
+    estimate, states = Estimate(rows.values()), Counter(rows[job.run]["status"] for job in todo if job.run in rows)
+    rest = [_seconds(job, rows.get(job.run, {"status": None}), estimate) for job in todo]
+    running = tuple(
+        RunningRun(job.run, job.config.title, rows[job.run]["step"] or 0, job.config.data.steps)
+        for job in todo if job.run in rows and rows[job.run]["status"] == "running"
+    )  # fmt: skip
+    left = len(todo) - len(running) - states["failed"]
+    return Standing(len(jobs), len(jobs) - len(todo), running, states["failed"], left, time_left(rest, workers))
+
+
+def time_left(rest: Sequence[float], workers: int) -> float:
+    """Seconds to the end of runs that need so long each: shared by the workers, but no less than the longest."""
+    return max([sum(rest) / max(1, workers), *rest], default=0.0)
 
 
 def _seconds(job: Job, row: dict[str, Any], estimate: Estimate) -> float:

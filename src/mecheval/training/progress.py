@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -129,11 +131,9 @@ class Bar(Lines):
         """Print the heading, which stays, and draw an empty bar."""
         super().begin(start)
         self._row: Mapping[str, float] = {}
-        self._live = _TwoLines(
-            bar(), words("{task.fields[counts]}"),
-            console=self._console, auto_refresh=False, transient=True, expand=True, get_time=lambda: self._pace.now,
-        )  # fmt: skip
-        self._task = self._live.add_task("", total=max(start.steps, 1), counts="")
+        self._bar = bars(0, "{task.fields[counts]}", get_time=lambda: self._pace.now)
+        self._task = self._bar.add_task("", total=max(start.steps, 1), counts="")
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
         self._draw()
 
@@ -154,31 +154,26 @@ class Bar(Lines):
     def _draw(self) -> None:
         pace, steps = self._pace, self._pace.start.steps
         counts = f"{100 * pace.at // max(steps, 1):4}%  {pace.at:{len(str(steps))}}/{steps}  {pace.left():>12}"
-        self._live.below = dimmed(numbers(pace.loss(), self._row, pace.rate()))
-        self._live.update(self._task, completed=pace.at, counts=counts)
-        self._live.refresh()
+        below = dimmed(numbers(pace.loss(), self._row, pace.rate()))
+        below.no_wrap, below.overflow = True, "ellipsis"
+        self._bar.update(self._task, completed=pace.at, counts=counts)
+        self._live.update(Group(self._bar, below), refresh=True)
 
 
-class _TwoLines(Progress):
-    """A bar with a line of text below it."""
+def bars(*columns: str | int, **options: Any) -> Progress:
+    """Bars, drawn only on demand. A column is the template of a text, or the width of the bar, 0 for all the room.
 
-    below = Text()
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield self.make_tasks_table(self.tasks)
-        self.below.no_wrap, self.below.overflow = True, "ellipsis"
-        yield self.below
-
-
-def bar(width: int | None = None) -> BarColumn:
-    """A bar; without a width, as wide as there is room."""
-    column = Column(ratio=1) if width is None else None
-    return BarColumn(width, complete_style="cyan", finished_style="cyan", table_column=column)
-
-
-def words(template: str, column: Column | None = None) -> TextColumn:
-    """A column of text as it is, beside a bar."""
-    return TextColumn(template, markup=False, table_column=column or Column(no_wrap=True))
+    Without a bar of width 0, the first text takes the room that is left, and is cut where it is too long.
+    """
+    made: list[ProgressColumn] = []
+    for place, column in enumerate(columns):
+        if isinstance(column, int):
+            size = Column(width=column) if column else Column(ratio=1)
+            made.append(BarColumn(column or None, complete_style="cyan", finished_style="cyan", table_column=size))
+        else:
+            size = Column(ratio=1 if 0 not in columns and place == 0 else None, no_wrap=True, overflow="ellipsis")
+            made.append(TextColumn(column, markup=False, table_column=size))
+    return Progress(*made, auto_refresh=False, expand=True, **options)
 
 
 def show(console: Console, line: str | Text) -> None:

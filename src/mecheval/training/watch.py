@@ -21,25 +21,33 @@ class Start:
 
 
 class Watcher(Protocol):
-    """`begin`, then any number of `step` and `row`, then `end`; `say` at any time, also before and after."""
+    """`begin`, then any number of `step` and `row`, then `end`; `say` at any time, also before and after.
+
+    Each method does nothing here, for watchers that are made from this one (`Quiet`).
+    """
 
     def begin(self, start: Start) -> None:
         """The run is about to take its first step."""
+        return
 
     def step(self, step: int, loss: float) -> None:
         """A training step is done. Called after every one: this must cost next to nothing."""
+        return
 
     def row(self, row: Mapping[str, float]) -> None:
         """A row of the history: step, lr, loss, dev_loss, dev_likelihood, dev_accuracy."""
+        return
 
     def say(self, message: str) -> None:
         """Something the user should know, in one line."""
+        return
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
         """The run is done, diverged, interrupted or failed; scores are such as dev_accuracy, test_likelihood.
 
         Where interventions were made on the way, `interchange_seconds` is the time that they took.
         """
+        return
 
 
 class Quiet(Watcher):
