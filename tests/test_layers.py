@@ -36,12 +36,6 @@ ROOMS = [
     "paper",
     "report",
     "evaluation",
-    "show",
-    "show_models",
-    "show_store",
-    "show_effects",
-    "show_studies",
-    "show_compare",
     "cli",
 ]
 SRC = Path(mecheval.__file__).parent
