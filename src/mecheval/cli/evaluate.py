@@ -43,6 +43,7 @@ def evaluate(
     page = None if no_report else report
     with loading():
         from mecheval.cli.show import effects as show
+        from mecheval.cli.show import records
         from mecheval.evaluation.own import collect, prepare, train
         from mecheval.mixers import own
         from mecheval.store import Store
@@ -61,9 +62,9 @@ def evaluate(
         result = collect(plan, Store(store), warnings, page)
     if as_json:
         print_json({
-            "name": result.name, "table": show.records(result.table), "warnings": list(result.warnings),
+            "name": result.name, "table": records(result.table), "warnings": list(result.warnings),
             "verdict": None if result.verdict is None else show.verdict_data(result.verdict),
-            "effects": show.records(result.effects), "report": result.report,
+            "effects": records(result.effects), "report": result.report,
         })  # fmt: skip
         return
     console.print(f"\n{result.title}", style="bold", markup=False)

@@ -39,6 +39,7 @@ def intervene(
     with loading():
         from mecheval import figures
         from mecheval.cli.show import effects as show
+        from mecheval.cli.show import records
         from mecheval.store import Store
         from mecheval.training.probe import probe, run_config_of
 
@@ -60,7 +61,7 @@ def intervene(
     if as_json:
         print_json({
             "run": folder.id, "title": config.title, "state": state, "split": split, "scores": scores,
-            "effects": show.records(effects), "verdict": show.verdict_data(found),
+            "effects": records(effects), "verdict": show.verdict_data(found),
         })  # fmt: skip
     else:
         console.print(show.run_text(folder.id, config.title, about, scores))

@@ -115,7 +115,8 @@ def runs(
 ) -> None:
     """List runs with their status and scores."""
     with loading():
-        from mecheval.cli.show.runs import records, run_table
+        from mecheval.cli.show import records
+        from mecheval.cli.show.runs import run_table
         from mecheval.store import Store
         from mecheval.store.schema import STATUSES
 
@@ -140,7 +141,8 @@ def query(
 ) -> None:
     """Query the store in SQL: "select mixer, max(dev_accuracy) from runs group by mixer"."""
     with loading():
-        from mecheval.cli.show.runs import frame_table, records
+        from mecheval.cli.show import records
+        from mecheval.cli.show.runs import frame_table
         from mecheval.store import Store
 
     try:

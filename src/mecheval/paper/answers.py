@@ -120,7 +120,9 @@ def _runs(q: Runs, rows: pd.DataFrame) -> list[Check]:
     if counted.empty:
         return missing or [_none_learnt("run") if q.among == "learnt" else Check("open", "every run diverged")]
     numbers = _shares(counted, q.column) if q.share else counted[q.column]
-    good = numbers >= q.least if q.least is not None else numbers < q.below
+    bound = q.below if q.least is None else q.least
+    assert bound is not None, f"{q.words} has no limit"
+    good = numbers < bound if q.least is None else numbers >= bound
     text = "{:.2f}".format if q.share else percent
     cells = [text(number) if number == number else "diverged" for number in numbers]
     if q.instead is not None:
@@ -130,13 +132,13 @@ def _runs(q: Runs, rows: pd.DataFrame) -> list[Check]:
     bad = listed([name for name, fine in zip(told, good, strict=True) if not fine])
     who = "runs that learnt" if q.among == "learnt" else "runs"
     if q.enough is not None:
-        limit = f"at least {text(q.least)}" if q.least is not None else f"below {text(q.below)}"
+        limit = f"below {text(bound)}" if q.least is None else f"at least {text(bound)}"
         said = f"{q.words} is {limit} in {good.sum()} of {len(good)} {who}{f', but not in {bad}' if bad else ''}"
         if missing:  # runs that are still to come may change a count
             return [*missing, Check("aside", f"so far, {said}")]
         return [_check(q.enough(good.sum(), len(good)), said)]
     if bad:
-        limit = f"below {text(q.least)}" if q.least is not None else f"{text(q.below)} or more"
+        limit = f"{text(bound)} or more" if q.least is None else f"below {text(bound)}"
         return [Check("fails", f"{q.words} is {limit} in {(~good).sum()} of {len(good)} {who}: {bad}"), *missing]
     extreme, at = ("highest", numbers.argmax()) if q.least is None else ("lowest", numbers.argmin())
     return [Check("holds", f"{q.words}: the {extreme} of {len(good)} {who} is {told[at]}"), *missing]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -63,11 +63,15 @@ def claim_tests() -> dict[str, ClaimTest]:
 
 
 def _form(data: Mapping[str, Any] | None) -> Form | None:
-    return data and Form(data["words"].format(**WORDS), tuple(_question(**each) for each in data["questions"]))
+    return (
+        None
+        if data is None
+        else Form(data["words"].format(**WORDS), tuple(_question(**each) for each in data["questions"]))
+    )
 
 
 def _question(ask: str, **data: Any) -> Question:
-    read = {
+    read: dict[str, Callable[[Any], Any]] = {
         "where": _where, "enough": ENOUGH.__getitem__, "least": WORDS.__getitem__, "below": WORDS.__getitem__,
         "sides": lambda sides: tuple(Side(**{**side, "where": _where(side["where"])}) for side in sides),
     }  # fmt: skip
