@@ -15,7 +15,7 @@ from mecheval.sweep import Event, HereEngine, Job, LocalEngine, Stopped, sweep
 from mecheval.sweep.job import Tell
 from sweep.jobs import Heard
 
-FAULTY = Path(__file__).parent / "evaluation" / "faulty.py"
+FAULTY = Path(__file__).parents[1] / "evaluation" / "faulty.py"
 TINY = {
     "preset": "laptop", "pairs": 2, "queries": 1, "batch_size": 8, "steps": 20, "evaluate.documents": 16,
     "evaluate.every": 10,
