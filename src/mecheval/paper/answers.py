@@ -242,7 +242,9 @@ def gaps(rows: pd.DataFrame, needs: str) -> list[Check]:
         return [Check("open", "there are no such runs")]
     if lacking.empty:
         return []
-    return [Check("open", f"{len(lacking)} of {len(rows)} runs have no result yet: {listed(labels(lacking, rows))}")]
+    return [
+        Check("open", f"{len(lacking)} of {len(rows)} settings are not trained yet: {listed(labels(lacking, rows))}")
+    ]
 
 
 def learnt(rows: pd.DataFrame, *, on_dev: bool = False) -> pd.DataFrame:

@@ -26,7 +26,7 @@ SPELT_OUT = 6
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study beside the paper; both tables are empty where the paper printed no numbers.
+    """A study's numbers beside the paper's; both tables are empty if the paper printed no numbers.
 
     `cells`: mixer, lr (NaN where it was chosen), d_model, quantity; ours (mean over seeds), low, high, seeds (how many
     have a number), paper, difference (ours - paper). All fractions; NaN where a side has no such cell.
@@ -99,7 +99,14 @@ def _patterns(study: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFr
         top = main[0][0] if main else ""
         learnt = [run.place for run in mine if run.place != NOT_LEARNT]
         rows.append(
-            (mixer, _told(study, mine), _told(study, paper), top, len(learnt), sum(place == top for place in learnt))
+            (
+                mixer,
+                _in_words(study, mine),
+                _in_words(study, paper),
+                top,
+                len(learnt),
+                sum(place == top for place in learnt),
+            )
         )
     return pd.DataFrame(rows, columns=list(PATTERNS))
 
@@ -130,7 +137,7 @@ def _titles(study: str) -> dict[str, str]:
     return GAP | {reading.name: reading.title for reading in STUDIES[study].readings}
 
 
-def _told(study: str, runs: list[_Run]) -> str:
+def _in_words(study: str, runs: list[_Run]) -> str:
     """value (d 64, d 128); not learnt (d 32); seeds are named where they disagree."""
     titles = _titles(study)
     seen: dict[str, set[str]] = {}

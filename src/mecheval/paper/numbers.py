@@ -16,10 +16,10 @@ if TYPE_CHECKING:  # slow to import
 
 
 class Published(NamedTuple):
-    """The cells of a figure: its file, what tells its cells apart, and what each cell holds.
+    """The cells of a figure: their file, the axes that distinguish them, and the quantities in each.
 
-    `places` are the interventions among the quantities: where the clean activation was put back. All numbers are means
-    over so many `documents`.
+    `places` are the interventions among the quantities: where a clean activation was patched in. All numbers are means
+    over this number of `documents`.
     """
 
     file: str
@@ -29,7 +29,7 @@ class Published(NamedTuple):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Columns with numbers."""
+        """The columns with numbers."""
         return ("original", "corrupted", *self.places)
 
 
@@ -39,11 +39,11 @@ PUBLISHED = {
         "fig5_mamba_short_conv.csv", 64, ("lr", "d_model"), ("conv0_at_value", "conv0_at_next_key", "conv1_at_value")
     ),
 }
-"""By study; of the other figures there are no numbers but those in the text, which are claims."""
+"""The published cells by study; other figures have numbers only in the text, which are claims."""
 
 
 class Claim(NamedTuple):
-    """A sentence of the paper: in which section or figure, about what, and what it says."""
+    """A sentence of the paper: its section or figure, the setting it is about, and what it says."""
 
     id: str
     where: str
@@ -54,7 +54,7 @@ class Claim(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What the paper says, in one line; its numbers are percentages."""
+        """What the paper says, in one line; numbers are percentages."""
         return f"{self.quantity}: {self.value}{f' ({self.note})' if self.note else ''}"
 
 
@@ -79,7 +79,7 @@ def claims() -> list[Claim]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A task and how long it is trained."""
+    """A task and the length of training."""
 
     task: str
     options: Mapping[str, Any]
@@ -95,15 +95,15 @@ class Setting:
 
     @classmethod
     def paper(cls, task: str) -> Setting:
-        """The paper's own."""
+        """The paper's setting."""
         return cls.of(run_config(task, preset="paper"))
 
     @property
     def guessing(self) -> float:
-        """Accuracy in associative recall of a model that knows which values are in the document, but not whose.
+        """Accuracy in associative recall of a model that knows the values of a document, but not which key has which.
 
-        Answers that were given already are no longer guessed: with queries k of pairs p the mean of 1 / (p - j), j < k.
-        NaN for other tasks, where how well one can guess depends on what was memorised.
+        It excludes answers already given: with k queries about p pairs, this is the mean of 1 / (p - j) over j < k. NaN
+        for other tasks, where guessing depends on what the model memorised.
         """
         if self.task != "ar":
             return math.nan
@@ -111,7 +111,7 @@ class Setting:
         return float(sum(1 / (pairs - already) for already in range(queries)) / queries)
 
     def describe(self) -> str:
-        """The size of the task and the length of training, in words."""
+        """The size of the task and the length of training in words."""
         return f"{self._size()}, {'up to ' if self.early else ''}{self.steps:,} steps of {self.batch_size} documents"
 
     def _size(self) -> str:
@@ -125,9 +125,8 @@ class Setting:
 
 
 def settings_of(configs: Iterable[RunConfig]) -> dict[str, Setting]:
-    """The setting of each task in a grid; all runs of a study share it, so the first one of a task tells."""
-    found: dict[str, Setting] = {}
+    """The setting of each task in a grid, taken from the first run of the task: all runs of a study share it."""
+    first: dict[str, RunConfig] = {}
     for config in configs:
-        if config.task.name not in found:
-            found[config.task.name] = Setting.of(config)
-    return found
+        first.setdefault(config.task.name, config)
+    return {task: Setting.of(config) for task, config in first.items()}
