@@ -25,7 +25,7 @@ LONGEST = (
     "test_trained_models.py",
     "test_docs.py",
     "training/test_loop.py",
-    "test_cli_runs.py",
+    "cli/test_runs.py",
 )
 """Files that take longest, the longest first. `make test` gives whole files to its workers in this order, so that
 none of these is left to a single worker at the end."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import mecheval
 
@@ -37,12 +40,6 @@ ROOMS = [
     "paper",
     "report",
     "evaluation",
-    "show",
-    "show_models",
-    "show_store",
-    "show_effects",
-    "show_studies",
-    "show_compare",
     "cli",
 ]
 SRC = Path(mecheval.__file__).parent
@@ -81,6 +78,25 @@ def test_importing_the_package_imports_nothing_slow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set() UserError Store\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help", "list studies", "runs", "runs --json", "query 'select * from runs'", "compare ar --table claims",
+        "compare ar --json", "draw study ar --save {folder}/ar.json", "verify", "clean --dry-run",
+    ],
+)  # fmt: skip
+def test_commands_that_only_read_results_never_import_torch(words: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    store = "" if words == "--help" else f" --store {tmp_path}"
+    program = (
+        "import atexit, sys; from mecheval.cli import main\n"
+        "atexit.register(lambda: sys.stderr.write(f'torch: {\"torch\" in sys.modules}'))\n"
+        f"sys.argv = ['mecheval', *{shlex.split(words.format(folder=tmp_path) + store)}]; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "torch: False")
 
 
 def test_nothing_is_pickled() -> None:

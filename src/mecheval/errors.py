@@ -1,4 +1,4 @@
-"""Errors that a user can cause: each is one line that names the choices."""
+"""Errors that a user can cause: one line each, with the choices if there are any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW, MANY = 50, 10_000
 
 
 class UserError(ValueError):
-    """A mistake in what the user asked for; the command line prints it without a traceback, exit code 2."""
+    """A user's mistake; the command line prints it without a traceback and exits with code 2."""
 
 
 class UnknownName(UserError):
@@ -51,12 +51,12 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def shown(value: Any) -> str:
-    """A user's value as an error repeats it, whatever it is: a few characters of its `repr`."""
+    """A user's value as an error repeats it: at most the first characters of its `repr`."""
     if isinstance(value, str | bytes | list | tuple):
-        value = value[:SHOWN]  # before anything is written out
+        value = value[:SHOWN]  # before `repr` writes out all of it
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits; lists inside each other
+    except (ValueError, RecursionError):  # a number with thousands of digits, or a deeply nested list
         return f"a {type(value).__name__} too long to show"
     return text if len(text) < SHOWN else text[: SHOWN - 3] + "..."
 

@@ -1,4 +1,4 @@
-"""The one way this project compiles a numba kernel."""
+"""How this package compiles a numba kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numba
 F = TypeVar("F", bound=Callable[..., object])
 
 REASSOCIATED = {"reassoc", "contract", "nsz", "arcp"}
-"""Liberties with the order of float operations; NaN and infinity keep their meaning."""
+"""Allowed changes to the order of float operations; NaN and infinity keep their meaning."""
 
 
 def kernel(function: F) -> F:
@@ -27,8 +27,8 @@ def fast_kernel(function: F) -> F:
 
 def _compile(function: F, **options: Any) -> F:
     compiled = numba.njit(cache=True, error_model="numpy", **options)(function)
-    # Numba's cache notices a change of the kernel's own file only, not of the kernels that it calls and that were
-    # compiled into it. So the stamp that it compares becomes that of the whole package.
+    # Numba's cache only notices changes of the kernel's own file, not of the kernels that it calls and that were
+    # compiled into it. So it gets a stamp of the whole package to compare.
     cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if cache_file is not None and hasattr(cache_file, "_source_stamp"):
         file, depth = Path(function.__code__.co_filename), function.__module__.count(".")

@@ -1,4 +1,4 @@
-"""Names to classes. Third parties join through entry points, without this package knowing them."""
+"""Classes by name; other packages add theirs through entry points."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Elsewhere(Protocol[T_co]):
-    """Another place, beside entry points, where things can be found by name."""
+    """A further source, beside entry points, of classes by name."""
 
     def names(self) -> list[str]:
-        """What is there; nothing is loaded."""
+        """All names, without loading anything."""
 
     def find(self, name: str) -> T_co | None:
-        """The thing called `name`; None where this place knows nothing of such a name."""
+        """The class called `name`; None if there is no such name here."""
 
 
 class Registry(Generic[T]):
-    """The things of one kind that can be asked for by name.
+    """The classes of one kind, by name.
 
     `group` is the entry-point group that other packages use, e.g. in their pyproject.toml::
 
         [project.entry-points."mecheval.mixers"]
         retnet = "their_package:RetNet"
 
-    An entry point is loaded only when its name is asked for, so a broken plug-in harms no one else. So are those of
-    `built_in`, name -> "module:attribute", which may be slow to import.
+    An entry point is loaded only when its name is asked for, so that a broken plug-in does no harm elsewhere. The same
+    holds for `built_in`, name -> "module:attribute", because these may be slow to import.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Registry(Generic[T]):
         return add
 
     def replace(self, name: str, cls: T) -> None:
-        """Register, in place of whatever had this name."""
+        """Register a class in place of any other with this name."""
         self._classes[name] = cls
 
     def registered(self) -> list[str]:
@@ -61,14 +61,14 @@ class Registry(Generic[T]):
         return [*self._built_in, *self._classes]
 
     def names(self) -> list[str]:
-        """All names, built in, from entry points and from elsewhere, sorted."""
+        """All names, sorted: built in, registered, from entry points and from elsewhere."""
         others = [] if self._elsewhere is None else self._elsewhere.names()
         return sorted(
             {*self._built_in, *self._classes, *(point.name for point in entry_points(group=self.group)), *others}
         )
 
     def loadable(self) -> tuple[dict[str, T], list[UserError]]:
-        """Everything that loads, by name, and what is wrong with the rest."""
+        """All classes that load, by name, and the errors of those that do not."""
         found, problems = {}, []
         for name in self.names():
             try:

@@ -20,7 +20,7 @@ U64 = NDArray[np.uint64]
 STREAMS = {
     "train": 1, "dev": 2, "test": 3, "corrupt": 4, "grammar": 5, "holdout": 6, "shuffle": 7, "dropout": 8, "control": 9,
 }  # fmt: skip
-"""Which use of a seed gets which numbers: the same seed serves all of them without overlap."""
+"""A number for each use of a seed, so that one seed serves all uses without overlap."""
 
 ONE = 1 << 53
 """Probability 1 as the integer that cut points are compared with."""
@@ -86,7 +86,7 @@ def pick(state: U64, cuts: U64, low: int, high: int) -> int:
 
 
 def derived(key: np.uint64, number: int) -> np.uint64:
-    """`fold` for Python code: compiled code hands plain ints back, whose width must be said again."""
+    """`fold` for Python code: compiled code returns plain ints, which become 64-bit integers again here."""
     return np.uint64(fold(key, np.uint64(number)))
 
 
@@ -106,7 +106,7 @@ def _folds(key: np.uint64, n: int) -> U64:
 
 
 def permutation(key: np.uint64, n: int) -> NDArray[np.int64]:
-    """A random order of 0 .. n-1, (n,): the numbers sorted by what the key folds each of them to."""
+    """A random order of 0 .. n-1, (n,): the numbers sorted by the hash of each with the key."""
     return np.argsort(_folds(key, n), kind="stable")
 
 

@@ -1,4 +1,4 @@
-"""The nouns that every room shares."""
+"""Types and names that every room shares: batches, splits, roles, facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # drawing and listing documents needs no torch, which is slow
 
 PAD, BOS, EOS = 0, 1, 2
 FIRST_SYMBOL = 3
-"""Token ids below this are the frame; a task's own symbols start here. EOS is also the divider."""
+"""The first token id of a task's own symbols; those below belong to the frame. EOS is also the divider."""
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -28,16 +28,16 @@ the value's pair (ATR: after the value), which is the divider when nothing follo
 """
 
 LAST = "last"
-"""The state of a run that is reported, as in the paper: its last weights. The other one is `best`, by dev."""
+"""The state of a run that is reported, as in the paper: its last weights. The other state is `best`, chosen on dev."""
 STATES = (LAST, "best")
 
 Positions = Literal["none", "learned", "rotary"]
 """Kinds of position embeddings."""
 
 CARRIERS = ("key", "value", "next_key", "query")
-"""Roles at which an association can be on its way from the key to the answer."""
+"""Roles at which a model can carry an association from the key to the answer."""
 SHORT_CONVOLUTIONS = ("conv", "q_conv", "k_conv", "v_conv", "shift")
-"""What mixers call the output of their short convolution."""
+"""Names of sites with the output of a short convolution."""
 
 FACTS = ("pairs", "distance", "depth", "eligible")
 """Numbers about a document that studies condition on.

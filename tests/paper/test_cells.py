@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from mecheval.paper import compare, judge_claims
-from mecheval.paper.cells import CELLS, PATTERNS
+from mecheval.paper.comparison import CELLS, PATTERNS
 from mecheval.paper.numbers import PUBLISHED, published
 from paper.tables import NUMBERS, put, settings, table
 
@@ -38,8 +38,8 @@ def test_what_the_papers_numbers_alone_decide() -> None:
     }
     [inside] = [one.evidence for one in judged if one.study == "ar_mamba_inside"]
     assert inside == (
-        "9 of 10 runs that learnt are restored there, not d 32, lr 0.01 "
-        "(0.00, but 0.95 at the value after layer 1's convolution)."
+        "the restored share at the next key after layer 0's convolution is at least 0.50 in 9 of 10 runs that learnt, "
+        "but not in d_model 32, learning rate 1e-2 (0.00, but 0.95 at the value after layer 1's convolution)."
     )
 
 
@@ -85,7 +85,7 @@ def test_learnt_but_restored_nowhere() -> None:
 def test_many_runs_are_counted() -> None:
     patterns = compare("ar_mamba_inside", papers_own("ar_mamba_inside"), "paper").patterns
     assert patterns["paper"].tolist() == [
-        "conv1_at_value (d 32 lr 0.01); conv0_at_next_key (9 models); not learnt (20 models)"
+        "conv 1 at value (d 32 lr 0.01); conv 0 at next key (9 models); not learnt (20 models)"
     ]
 
 

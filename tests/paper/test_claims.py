@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from mecheval.paper import judge_claims
-from mecheval.paper.claim_tests import TESTS
-from mecheval.paper.judging import LEVEL, ask
+from mecheval.paper.answers import ask
+from mecheval.paper.claims import LEVEL, claim_tests
 from mecheval.paper.numbers import claims
 from paper.cases import AT_LAPTOP, AT_PAPER, GONE, Case
 from paper.tables import LAPTOP, PAPER, convs, put, recall, settings, trees
@@ -16,21 +16,21 @@ BY_SCALE = pytest.mark.parametrize(("scale", "case"), SCALES, ids=[f"{scale}-{ca
 
 def judge(claim: str, frame: pd.DataFrame, scale: str) -> tuple[str, str]:
     """The outcome and the evidence, of one claim alone."""
-    test = TESTS[claim]
-    question = test.question if scale == "paper" else test.smaller
-    assert question is not None
-    return ask(question, frame, settings(scale)["ar"].guessing)
+    test = claim_tests()[claim]
+    form = test.paper if scale == "paper" else test.smaller
+    assert form is not None
+    return ask(form.questions, frame, settings(scale)["ar"].guessing)
 
 
 def test_every_claim_has_a_test() -> None:
     ids = [claim.id for claim in claims()]
     assert len(ids) == 24
-    assert list(TESTS) == ids
+    assert list(claim_tests()) == ids
     assert [case.claim for case in AT_PAPER] == ids
 
 
 def test_every_form_at_a_smaller_scale_is_tried() -> None:
-    other = {claim for claim, test in TESTS.items() if test.smaller not in (None, test.question)}
+    other = {claim for claim, test in claim_tests().items() if test.smaller not in (None, test.paper)}
     assert other <= {case.claim for case in AT_LAPTOP}
 
 
@@ -81,7 +81,7 @@ def test_one_seed_that_is_missing_leaves_a_claim_untested(scale: str, case: Case
 
 def test_levels_are_not_tested_at_a_smaller_scale() -> None:
     levels = ["ar_based_best", "ar_mamba_256", "atr_based_256", "atr_baseconv_256"]
-    assert [claim for claim, test in TESTS.items() if test.smaller is None] == levels
+    assert [claim for claim, test in claim_tests().items() if test.smaller is None] == levels
     judged = judge_claims({"ar": recall(LAPTOP)}, "laptop", {"ar": settings("laptop")})
     assert [(one.claim, one.outcome, one.evidence) for one in judged[1:]] == [
         (claim, "not tested", LEVEL) for claim in levels[:2]
@@ -92,17 +92,22 @@ def test_levels_are_not_tested_at_a_smaller_scale() -> None:
 def test_evidence_in_words() -> None:
     convolution = put(convs({"d_model": (32, 64)}), {"test_accuracy": 0.4}, d_conv=4, d_model=32)
     assert judge("ar_mamba_dconv_step", convolution, "paper")[1] == (
-        "d 64: no convolution 6.0 %, d_conv 1 6.0 %, d_conv 2 95.0 %, d_conv 4 95.0 % "
-        "(d_conv 4, the control, does not succeed itself at d 32 (40.0 %); guessing gives 6.2 %)."
+        "d_model 64: d_conv none 6.0 %, d_conv 1 6.0 %, d_conv 2 95.0 %, d_conv 4 95.0 % "
+        "(d_conv 4 does not succeed at d_model 32 (40.0 %); guessing gives 6.2 %)."
     )
     value = put(convs(PAPER), {"restored_value": 0.55}, d_conv=3, d_model=32)
     assert judge("ar_mamba_no_value", value, "paper")[1] == (
-        "1 of 15 runs that learnt are restored at the value, by share: d_conv 3, d 32 (0.50)."
+        "the restored share at the value is 0.20 or more in 1 of 15 runs that learnt: d_conv 3, d_model 32 (0.50)."
     )
     recalled = put(put(recall(PAPER), {"test_accuracy": 0.9}, d_model=32), GONE, d_model=256, mixer="attention")
     assert judge("ar_attention_acc", recalled, "paper")[1] == (
-        "Fails: attention, d 32: 90.0 % (paper: 100.0 %). Holds: attention, d 64: 100.0 % (paper: 100.0 %); "
-        "attention, d 128: 100.0 % (paper: 100.0 %). Open: attention, d 256: missing."
+        "Fails: attention, d_model 32: test accuracy 90.0 % (paper: 100.0 %). "
+        "Holds: attention, d_model 64: test accuracy 100.0 % (paper: 100.0 %); "
+        "attention, d_model 128: test accuracy 100.0 % (paper: 100.0 %). Open: attention, d_model 256: missing."
+    )
+    assert judge("atr_mamba_best", put(trees(LAPTOP), {"original": 0.9}, mixer="h3", d_model=64), "laptop")[1] == (
+        "Fails: d_model 64: mamba 81.0 %, the best other (h3) 90.0 %. "
+        "Holds: d_model 128: mamba 81.0 %, the best other (attention) 80.0 %."
     )
 
 

@@ -1,6 +1,6 @@
 """The command line: parse, call, print.
 
-Only `main` stands here, and nothing slow is imported before it has said what Ctrl-C does.
+This file has only `main`, which handles Ctrl-C before it imports anything slow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Stop:
-    """What a signal does: once, it unwinds the command so that everything is put away; twice, it ends it."""
+    """Handles signals: the first unwinds the command so that it can clean up, the second ends it at once."""
 
     came: int | None = None
 
@@ -26,14 +26,14 @@ class _Stop:
         raise KeyboardInterrupt
 
     def unraisable(self, problem: sys.UnraisableHookArgs) -> None:
-        """Python could only drop an exception, as in a destructor; if it was the signal's, the command ends here."""
+        """Python had to drop an exception, as in a destructor; if a signal caused it, the command ends here."""
         if self.came is None:
             sys.__unraisablehook__(problem)
         else:
-            os._exit(self.tell())
+            os._exit(self.report())
 
-    def tell(self, said: str = "") -> int:
-        """Say that the command was stopped; its exit code."""
+    def report(self, said: str = "") -> int:
+        """Print that the command was stopped; returns its exit code."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         try:
@@ -45,7 +45,7 @@ class _Stop:
 
 
 def main() -> None:
-    """Run the command; what the user got wrong is one line and exit code 2, a signal one line and 128 + its number."""
+    """Run the command. A user's mistake is one line and exit code 2, a signal one line and 128 + its number."""
     stop = _Stop()
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     hook, sys.unraisablehook = sys.unraisablehook, stop.unraisable
@@ -56,14 +56,14 @@ def main() -> None:
             code = run(sys.argv[1:])
         except Exception as error:
             code = explain(error) if stop.came is None else 0
-        if stop.came is not None:  # a library has made another exception of it, or swallowed it
-            code = stop.tell()
+        if stop.came is not None:  # a library replaced or swallowed the exception
+            code = stop.report()
     except KeyboardInterrupt as interrupt:
-        code = stop.tell(str(interrupt))
+        code = stop.report(str(interrupt))
     except Exception:
         if stop.came is None:
             raise
-        code = stop.tell()
+        code = stop.report()
     finally:
         sys.unraisablehook = hook
         for number, handler in before.items():

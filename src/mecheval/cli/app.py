@@ -1,4 +1,4 @@
-"""What all commands share: the app, the consoles, and how options are read."""
+"""What all commands share: the app, ways to print, and how options are read."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import CallbackParam
 
-from mecheval.cli.clean import CleanConsole, complain
+from mecheval.cli.clean import CleanConsole
 from mecheval.errors import UserError, shown
 from mecheval.plain import parse_value
 
 if TYPE_CHECKING:  # slow to import
+    from rich.status import Status
+
     from mecheval.sweep import Failure
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False,
 )  # fmt: skip
-lists = typer.Typer(help="List what there is.", no_args_is_help=True, rich_markup_mode=None)
+lists = typer.Typer(help="List tasks, mixers, studies or sites.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(lists, name="list")
 console = CleanConsole(highlight=False)
-aside = CleanConsole(stderr=True)  # what is not the answer: never in a pipe
+aside = CleanConsole(stderr=True, highlight=False)
+"""Standard error: what is not the answer, and must not end up in a pipe."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option, by name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set an option by name.")]
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def from_to(low: float, high: float) -> Callable[[CallbackParam, float | None], float | None]:
-    """A check of a number option: NaN is between no two numbers, which typer's own check overlooks."""
+    """A check of a number option that, unlike typer's own, refuses NaN."""
 
     def check(option: CallbackParam, value: float | None) -> float | None:
         if value is not None and not low <= value <= high:
@@ -47,7 +50,7 @@ def from_to(low: float, high: float) -> Callable[[CallbackParam, float | None], 
 
 
 def print_version(wanted: bool) -> None:
-    """Answer --version before any command is looked for."""
+    """Print the version before any command runs."""
     if wanted:
         sys.stdout.write(f"mecheval {metadata.version('mecheval')}\n")
         raise typer.Exit
@@ -58,11 +61,11 @@ Version = Annotated[bool, typer.Option("--version", callback=print_version, is_e
 
 @app.callback()
 def root(version: Version = False) -> None:
-    """How does a sequence architecture recall? mecheval answers with interventions, not only accuracy."""
+    """Find out how sequence models recall: train small models, intervene on them, and name their mechanisms."""
 
 
 def given_options(assignments: list[str] | None, rest: list[str]) -> dict[str, Any]:
-    """Options from `--set pairs=8` and from `--pairs 8`, which mean the same."""
+    """Options from `--set pairs=8` and from `--pairs 8`, which are equivalent."""
     options = {}
     for assignment in assignments or []:
         name, equals, value = assignment.partition("=")
@@ -72,7 +75,7 @@ def given_options(assignments: list[str] | None, rest: list[str]) -> dict[str, A
     words = iter(rest)
     for word in words:
         if not word.startswith("--"):
-            raise UserError(f"unexpected argument {shown(word)}; options are given as --name value.")
+            raise UserError(f"unexpected argument {shown(word)}; give options as --name value.")
         name, equals, value = word[2:].partition("=")
         if not equals:
             following = next(words, None)
@@ -83,37 +86,46 @@ def given_options(assignments: list[str] | None, rest: list[str]) -> dict[str, A
     return options
 
 
-def tell(problems: list[UserError]) -> None:
-    """Say what could not be listed, beside the answer."""
-    for problem in problems:
-        complain(str(problem))
+def loading() -> Status:
+    """Around slow imports: says so in a terminal."""
+    return aside.status("loading")
+
+
+def line(text: str, *, to: CleanConsole = console) -> None:
+    """Print text as it is, without markup, colours or line breaks."""
+    to.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print a line that is not part of the answer."""
+    line(text, to=aside)
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Around a sweep: a signal that stopped it is told, and becomes the exit code."""
+    """Around a sweep: a signal that stopped it is reported, and becomes the exit code."""
     from mecheval.sweep import Stopped
 
     try:
         yield
     except Stopped as stopped:
-        aside.print("stopped; what is done is saved, and the same command goes on from there.", highlight=False)
+        note("stopped; finished work is saved. Run the same command again to resume.")
         sys.exit(128 + stopped.signal)
 
 
-def tell_failures(failures: Sequence[Failure]) -> None:
-    """Say which runs failed, and why."""
+def report_failures(failures: Sequence[Failure]) -> None:
+    """Print which runs failed, and why."""
     for failure in failures:
-        aside.print(f"failed: {failure.title} ({failure.run}): {failure.message}", markup=False, highlight=False)
+        note(f"failed: {failure.title} ({failure.run}): {failure.message}")
 
 
 def print_json(data: Any) -> None:
-    """Plain standard output: no colour, no wrapping, and ASCII, so that no text can command a terminal."""
+    """Print JSON without colour or wrapping, in ASCII, so that no text can control a terminal."""
     sys.stdout.write(json.dumps(json_value(data), indent=1, allow_nan=False).replace("\x7f", "\\u007f") + "\n")
 
 
 def json_value(value: Any) -> Any:
-    """Anything as JSON knows it: what is missing or not finite is null, and what has no type there is text."""
+    """Any value as JSON can hold it: missing and infinite numbers become null, other types become text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""All commands, and how one is run: every mistake becomes one line and an exit code."""
+"""All commands, and how to run one: every mistake becomes one line and an exit code."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from mecheval.cli import (  # noqa: F401 (each adds its commands)
     drawings,
     evaluate,
     interventions,
-    models,
+    lists,
     quickstart,
-    report,
     runs,
     studies,
     tasks,
-    upkeep,
 )
 from mecheval.cli.app import app
 from mecheval.cli.clean import clean_text, complain
@@ -29,13 +27,13 @@ from mecheval.errors import UserError
 from mecheval.store import StoreWarning
 
 MOST_WARNINGS = 10
-"""Runs of a store of which a command says what is wrong with them."""
+"""Most runs of a store that a command warns about one by one."""
 MISTAKE = 2
 """The exit code for what the user got wrong."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command that these words name; its exit code."""
+    """Run the command that these words name; returns its exit code."""
     command = typer.main.get_command(app)
     try:
         with warnings.catch_warnings(), command.make_context("mecheval", list(words)) as context:
@@ -49,10 +47,10 @@ def run(words: Sequence[str]) -> int:
 
 
 class _Warnings:
-    """Shows what cannot be used of a store as lines that name the runs, and of very many only the first."""
+    """Prints warnings about runs that cannot be used, one line each, and stops after the first few."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._shown = 0
 
     def __call__(
         self, message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
@@ -61,15 +59,15 @@ class _Warnings:
         if not issubclass(category, StoreWarning):
             (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
             return
-        self._told += 1
-        if self._told <= MOST_WARNINGS:
+        self._shown += 1
+        if self._shown <= MOST_WARNINGS:
             complain(str(message))
-        elif self._told == MOST_WARNINGS + 1:
-            complain("and further runs; `mecheval verify` lists everything that is wrong with a store.")
+        elif self._shown == MOST_WARNINGS + 1:
+            complain("more runs have problems; `mecheval verify` lists all of them.")
 
 
 def explain(error: Exception) -> int:
-    """Say in one line what went wrong; the exit code. What no user can cause is a defect and keeps its traceback."""
+    """Print in one line what went wrong; returns the exit code. A defect of mecheval keeps its traceback."""
     if isinstance(error, UserError):
         complain(str(error))
         return MISTAKE
@@ -81,8 +79,8 @@ def explain(error: Exception) -> int:
         return 141
     if not hasattr(error, "format_message"):
         raise error
-    said: str = error.format_message()  # of the parser of commands
-    if type(error).__name__ == "NoArgsIsHelpError":  # which is what it says
+    said: str = error.format_message()  # from the parser of commands
+    if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help
         sys.stderr.write(clean_text(said) + "\n")
     else:
         context = getattr(error, "ctx", None)

@@ -1,28 +1,30 @@
-"""Commands that draw: a grammar with a document, an intervention on one, the mechanisms of all runs, a study."""
+"""Commands that write pictures: a grammar with a document, an intervention, mechanisms, a study, a whole report."""
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options
-from mecheval.cli.interventions import Split, State
-from mecheval.cli.runs import Run, StorePath
+from mecheval.cli.app import ANY_OPTION, Set, app, aside, given_options, line, loading
+from mecheval.cli.interventions import Document, Split, Top
+from mecheval.cli.runs import Run, State, StorePath
 from mecheval.cli.studies import Scale, Seeds, StoreAddress
-from mecheval.cli.tasks import Preset
+from mecheval.cli.tasks import DRAWING, Preset
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
     from altair.typing import ChartType
 
-draw = typer.Typer(help="Draw from real data, into a file.", no_args_is_help=True, rich_markup_mode=None)
+draw = typer.Typer(help="Draw a figure from real data into a file.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(draw, name="draw")
 
-Save = Annotated[Path, typer.Option(help="The file: .svg, .png or .json.")]
+Save = Annotated[Path, typer.Option(help="File to write: .svg, .png or .json.")]
 ROLES = ("key", "value", "query")
+"""The roles at which an example is patched."""
 MOST_RULES = 500
 """Most rules of a grammar that is drawn: more cannot be read, and take minutes."""
 
@@ -35,14 +37,15 @@ def grammar(
     ] = None,
     preset: Preset = None,
     split: Split = "train",
-    seed: Annotated[int, typer.Option(help="Which documents.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the documents.")] = 0,
     save: Save = Path("grammar.svg"),
     assignments: Set = None,
 ) -> None:
-    """Draw a document of an atr task: its rules, its tree and its tokens; task options as --max-rhs 4."""
-    from mecheval import figures
-    from mecheval.figures.grammar import grammar_figure
-    from mecheval.tasks import ATR, build_task
+    """Draw a document of an atr task: its rules, its tree and its tokens; give task options as --max-rhs 4."""
+    with loading():
+        from mecheval import figures
+        from mecheval.figures.grammar import grammar_figure
+        from mecheval.tasks import ATR, build_task
 
     figures.check_suffix(save)
     task = build_task("atr", preset, **given_options(assignments, context.args))
@@ -50,7 +53,7 @@ def grammar(
         raise UserError("the task registered as atr has no grammar.")
     if sum(len(rules) for rules in task.grammar.rules.values()) > MOST_RULES:
         raise UserError(f"a drawing shows grammars of at most {MOST_RULES} rules; `mecheval grammar` shows this one.")
-    with aside.status("drawing documents (the first time, this compiles the sampler)"):
+    with aside.status(DRAWING):
         chart = grammar_figure(task, document, split, seed)
     _write(chart, save)
 
@@ -58,20 +61,21 @@ def grammar(
 @draw.command()
 def example(
     run: Run,
-    document: Annotated[int, typer.Option(help="Number of the document, from 0.")] = 0,
+    document: Document = 0,
     state: State = "last",
     split: Split = "test",
     site: Annotated[
-        str | None, typer.Option(help="A site, see `mecheval list sites`; default: the input of layer 1.")
+        str | None, typer.Option(help="A site of `mecheval list sites`; default: the input of layer 1.")
     ] = None,
-    top: Annotated[int, typer.Option(max=1000, help="How many answers to show.")] = 3,
+    top: Top = 3,
     store: StorePath = Path(DEFAULT_STORE),
     save: Save = Path("example.svg"),
 ) -> None:
-    """Draw one document under interventions: what a run answers with one clean activation put back."""
-    with aside.status("loading"):
-        from mecheval import figures, show
+    """Draw one document under interventions: a run's answers after patching in one clean activation."""
+    with loading():
+        from mecheval import figures
         from mecheval.analysis import runs as probe
+        from mecheval.cli.show.documents import document_data
         from mecheval.figures.example import example_figure
         from mecheval.intervene.explain import explain
         from mecheval.store import Store
@@ -83,7 +87,7 @@ def example(
     site = site or ("blocks.1.input" if n_layers > 1 else "blocks.0.mixer.output")
     explained = explain(trained.lm, trained.task, clean, corrupted, [site], ROLES, top)
     title = f"{trained.config.title} · document {document} ({split})"
-    _write(example_figure(show.document_data(trained.task, clean, 0), explained, site, n_layers, title), save)
+    _write(example_figure(document_data(trained.task, clean, 0), explained, site, n_layers, title), save)
 
 
 @draw.command()
@@ -95,23 +99,21 @@ def mechanisms(
     store: StorePath = Path(DEFAULT_STORE),
     save: Save = Path("mechanisms.svg"),
 ) -> None:
-    """Draw who stores the association where: each mixer's mechanism, by the verdicts on its runs at their best rate."""
-    from mecheval import figures
-    from mecheval.figures.mechanism_rows import mechanism_rows
-    from mecheval.figures.mechanisms import mechanisms_figure
-    from mecheval.store import Store
+    """Draw where each mixer stores the key-value link, by the verdicts on its runs at their best learning rate."""
+    with loading():
+        from mecheval import figures
+        from mecheval.figures.mechanism_rows import mechanism_rows
+        from mecheval.figures.mechanisms import mechanisms_figure
+        from mecheval.store import Store
+        from mecheval.studies import get_study, study_points
+        from mecheval.studies.axes import say
 
     figures.check_suffix(save)
     with aside.status("reading"):
-        among = _runs_of(study, scale, seeds) if study is not None else None
+        points = [] if study is None else study_points(get_study(study), scale, seeds)
+        among = None if study is None else {point.config.id for point in points}
         rows = mechanism_rows(Store(store), task, among)
-    _write(mechanisms_figure(rows, f"Who stores the association where: {task}"), save)
-
-
-def _runs_of(study: str, scale: str, seeds: int) -> set[str]:
-    from mecheval.studies import get_study, study_points
-
-    return {point.config.id for point in study_points(get_study(study), scale, seeds)}
+    _write(mechanisms_figure(rows, f"Where each mixer stores the key-value link ({say('task', task)})"), save)
 
 
 @draw.command("study")
@@ -121,13 +123,14 @@ def draw_study(
     seeds: Seeds = 1,
     curves: Annotated[bool, typer.Option("--curves", help="Draw the learning curves instead.")] = False,
     store: StoreAddress = DEFAULT_STORE,
-    save: Annotated[Path | None, typer.Option(help="The file; default: <study>-<scale>.svg.")] = None,
+    save: Annotated[Path | None, typer.Option(help="File to write; default: <study>-<scale>.svg.")] = None,
 ) -> None:
-    """Draw a study's figure from what the store has of it."""
-    from mecheval import figures
-    from mecheval.store.location import open_store
-    from mecheval.store.store import snapshot_of
-    from mecheval.studies import get_study, study_points, study_table
+    """Draw a study's figure from the runs in the store."""
+    with loading():
+        from mecheval import figures
+        from mecheval.store.location import open_store
+        from mecheval.store.store import snapshot_of
+        from mecheval.studies import get_study, study_points, study_table
 
     study = get_study(name)
     wanted = f"{name}-{scale}-curves" if curves else f"{name}-{scale}"
@@ -143,8 +146,32 @@ def draw_study(
     _write(drawn[wanted], path)
 
 
+@app.command()
+def report(
+    store: StoreAddress = DEFAULT_STORE,
+    out: Annotated[Path, typer.Option(help="File to write, .html.")] = Path("report.html"),
+    scale: Scale = "laptop",
+    title: Annotated[str | None, typer.Option(help="Report title.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
+) -> None:
+    """Write an HTML report of every run: one file that opens by double click and needs no network."""
+    with loading():
+        from mecheval.report import check_page, write_report
+        from mecheval.store.location import open_store
+        from mecheval.store.store import Snapshot
+
+    check_page(out)
+    with aside.status("looking into runs and drawing"):
+        opened = Snapshot(open_store(store))
+        path = write_report(opened, out, scale, title)
+    runs = len(opened.rows())
+    line(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {runs:,} run{'s' * (runs != 1)})")
+    if show:
+        webbrowser.open(path.absolute().as_uri())
+
+
 def _write(chart: ChartType, path: Path) -> None:
     from mecheval import figures
 
     figures.save(chart, path)
-    console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+    line(f"wrote {path}")

@@ -8,34 +8,34 @@ from typing import Annotated
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, print_json, stoppable, tell_failures
+from mecheval.cli.app import AsJson, app, aside, console, loading, note, print_json, report_failures, stoppable
 from mecheval.cli.runs import StorePath
 from mecheval.cli.studies import Workers
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
 
 LEGEND = (
-    "Accuracy and likelihood are of test documents; guessing among a document's values gives an accuracy of 0.52. "
-    "Restored at: the position where one clean activation, put into the input of layer 1 while the key is corrupted, "
-    "brings back most of the answer's likelihood. Sure: share of resamples of the documents with the same verdict."
+    "Accuracy and likelihood are measured on test documents; guessing among a document's values gives an accuracy of "
+    "0.52. Restored at: the position where patching one clean activation into the input of layer 1, while the key is "
+    "corrupted, restores most of the answer's likelihood. Agreement: share of bootstrap resamples with this verdict."
 )
 
 
 @app.command()
 def quickstart(
     store: StorePath = Path(DEFAULT_STORE),
-    report: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train seven mixers on associative recall, intervene on them, name their mechanisms: a few minutes.
+    """Train seven mixers on associative recall, intervene on them and name their mechanisms, in a few minutes.
 
-    Repeat it to go on, or to see the table again: what is done is not done twice.
+    Run it again to resume, or to see the table again: finished runs are not repeated.
     """
-    with aside.status("loading"):
+    with loading():
+        from mecheval.cli.show import records
+        from mecheval.cli.show.studies import mechanism_table
         from mecheval.report import check_page, write_report
-        from mecheval.show_effects import rows_data
-        from mecheval.show_studies import mechanism_table
         from mecheval.store import Store
         from mecheval.studies import get_study, restoring, study_table
         from mecheval.studies.scales import quick
@@ -48,22 +48,22 @@ def quickstart(
     with stoppable():
         jobs = [Job(point.config, study.splits) for point in points]
         swept = sweep(jobs, opened, LocalEngine(workers), board(aside, "quickstart"))
-    tell_failures(swept.failures)
+    report_failures(swept.failures)
     frame = study_table(study, points, opened).best().frame
     restored = restoring(opened, list(frame["run"]))
     if as_json:
-        print_json(rows_data(frame.join(restored, on="run")))
+        print_json(records(frame.join(restored, on="run")))
     else:
         console.print(mechanism_table(frame, restored))
         console.print(LEGEND, style="dim", highlight=False)
     with aside.status("writing the report"):
         write_report(opened, report)
-    where = f"{report.absolute().as_uri()} ({duration(time.monotonic() - began)})"
-    aside.print(f"report: {where}", markup=False, highlight=False, soft_wrap=True)
+    note(f"report: {report.absolute().as_uri()} ({duration(time.monotonic() - began)})")
     learnt = frame[frame["verdict"].notna()]
     if len(learnt) and not as_json:
         first = learnt["run"].iloc[0][:6]
-        said = f"next: mecheval intervene {first} · mecheval evaluate FILE.py:CLASS · mecheval study ar"
-        aside.print(said, markup=False, highlight=False, soft_wrap=True)
+        note(f"next: mecheval intervene {first} · mecheval evaluate FILE.py:CLASS · mecheval study ar")
     if swept.failures:
-        raise UserError(f"{len(swept.failures)} of {swept.jobs} runs failed (see above); the same command tries again.")
+        raise UserError(
+            f"{len(swept.failures)} of {swept.jobs} runs failed (see above); run the same command again to retry them."
+        )

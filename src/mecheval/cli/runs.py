@@ -1,34 +1,52 @@
-"""Commands about runs: train, list, query, export."""
+"""Commands about runs and their store: train, runs, query, export, verify, clean."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, from_to, given_options, print_json
+from mecheval.cli.app import (
+    ANY_OPTION,
+    AsJson,
+    Set,
+    app,
+    aside,
+    console,
+    from_to,
+    given_options,
+    line,
+    loading,
+    note,
+    print_json,
+)  # fmt: skip
 from mecheval.cli.clean import clean_text, write
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
 
-if TYPE_CHECKING:  # they need torch, which is slow to import
+if TYPE_CHECKING:  # slow to import
     from mecheval.config import RunConfig
     from mecheval.store import Store
 
+STYLES = {"ok": "green", "unfinished": "yellow", "no checksums": "yellow", "damaged": "bold red"}
+"""The style of each state that `mecheval verify` finds."""
+
 
 def _folder(path: Path) -> Path:
-    """A URL would become a strange folder here."""
+    """Refuse a URL, which would become a strange folder."""
     if re.match(r"[\w+]+:/", str(path)):
         raise UserError(f"--store: this command needs a folder, not a URL (got {path}); see docs/how-to/cluster.md.")
     return path
 
 
 StorePath = Annotated[Path, typer.Option("--store", callback=_folder, help="Folder of runs (or set MECHEVAL_STORE).")]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or as much of it as is unique.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Run id or unique prefix.")]
+State = Annotated[str, typer.Option(help="Which weights: last, or best (on dev).")]
 
 
 @app.command(context_settings=ANY_OPTION)
@@ -37,23 +55,25 @@ def train(
     task: Annotated[str | None, typer.Option(help="A task of `mecheval list tasks`; default: ar.")] = None,
     mixer: Annotated[str | None, typer.Option(help="A mixer of `mecheval list mixers`; default: attention.")] = None,
     preset: Annotated[str | None, typer.Option(help="paper (default) or laptop.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file; options below go over it.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file; options on the command line override it.")] = None,
     assignments: Set = None,
     store: StorePath = Path(DEFAULT_STORE),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show config, size and time, and train nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show config, size and time without training.")] = False,
     track: Annotated[list[str] | None, typer.Option(help="tensorboard, wandb or wandb-offline.")] = None,
     checkpoint_seconds: Annotated[
         float, typer.Option(callback=from_to(0, 10**7), help="Seconds between checkpoints.")
     ] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model; again, to continue one. Any option by name: --d-model 64 --lr 3e-3 --set task.pairs=8."""
-    with aside.status("loading"):
+    """Train a model, or resume one. Set any option by name: --d-model 64 --lr 3e-3 --set task.pairs=8."""
+    with loading():
+        from mecheval.cli.show.runs import run_table
         from mecheval.config import merge
         from mecheval.plain import load_yaml
         from mecheval.store import Store
-        from mecheval.training import Interrupted, progress, tracker
+        from mecheval.training import Interrupted, tracker
         from mecheval.training import train as run
+        from mecheval.training.progress import progress
 
     options = given_options(assignments, context.args)
     options |= {name: value for name, value in (("task", task), ("mixer", mixer)) if value is not None}
@@ -66,28 +86,25 @@ def train(
         folder = run(resolved, store, [*watchers, progress(aside)], checkpoint_seconds)
     except Interrupted as stopped:
         again = f"mecheval train --config {shlex.quote(str(stopped.folder.path / 'config.yaml'))}"
-        aside.print(f"saved at step {stopped.step}; to continue, repeat the command, or:", highlight=False)
-        aside.print(f"  {again} --store {shlex.quote(str(store))}", highlight=False, markup=False, soft_wrap=True)
+        note(f"saved at step {stopped.step}; to resume, run the same command again, or:")
+        note(f"  {again} --store {shlex.quote(str(store))}")
         sys.exit(128 + stopped.signal)
-    row = folder.status()
     if as_json:
-        print_json(row)
-        return
-    from mecheval.show_store import run_table
-
-    console.print(run_table(Store(store).query(f"select * from runs where run = '{folder.id}'"), console.width))
+        print_json(folder.status())
+    else:
+        console.print(run_table(Store(store).query(f"select * from runs where run = '{folder.id}'"), console.width))
 
 
 def _show_plan(config: RunConfig, store: Store, as_json: bool) -> None:
-    """What a run would be, and how long it would take."""
+    """Print what a run would be, and how long it would take."""
     from mecheval.training.plan import plan
 
     with aside.status("timing a few steps"):
         planned = plan(config, store)
     if as_json:
         print_json({"config": config.to_dict(), **vars(planned)})
-        return
-    sys.stdout.write(clean_text(f"{config.to_yaml()}\n{planned.describe()}\n"))
+    else:
+        sys.stdout.write(clean_text(f"{config.to_yaml()}\n{planned.describe()}\n"))
 
 
 @app.command()
@@ -97,19 +114,21 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List runs with their status and scores."""
-    from mecheval.show_store import records, run_table
-    from mecheval.store import Store
-    from mecheval.store.schema import STATUSES
+    with loading():
+        from mecheval.cli.show import records
+        from mecheval.cli.show.runs import run_table
+        from mecheval.store import Store
+        from mecheval.store.schema import STATUSES
 
-    frame = Store(store).runs()
+        frame = Store(store).runs()
     if status is not None:
         if status not in STATUSES:
             raise UnknownName("status", status, STATUSES)
         frame = frame[frame["status"] == status]
     if as_json:
         print_json(records(frame))
-        return
-    console.print(run_table(frame, console.width))
+    else:
+        console.print(run_table(frame, console.width))
 
 
 @app.command()
@@ -117,19 +136,21 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="Over runs, history, evaluations, effects, verdicts.")],
     store: StorePath = Path(DEFAULT_STORE),
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    limit: Annotated[int, typer.Option(callback=from_to(1, 10_000), help="Rows to show in a table.")] = 100,
+    limit: Annotated[int, typer.Option(callback=from_to(1, 10_000), help="Most rows to show in a table.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the store in SQL: "select mixer, max(dev_accuracy) from runs group by mixer"."""
-    from mecheval.show_store import frame_table, records
-    from mecheval.store import Store
+    """Query the store in SQL: "select mixer, max(dev_accuracy) from runs group by mixer"."""
+    with loading():
+        from mecheval.cli.show import records
+        from mecheval.cli.show.runs import frame_table
+        from mecheval.store import Store
 
     try:
         frame = Store(store).query(sql)
     except UserError:
         raise
     except (ValueError, OverflowError, RuntimeError) as error:  # e.g. a date that pandas does not know
-        raise UserError(f"this result cannot be read: {error}") from None
+        raise UserError(f"cannot read this result: {error}") from None
     if as_json:
         print_json(records(frame))
     elif csv:
@@ -142,11 +163,64 @@ def query(
 def export(
     run: Run,
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<task>-<mixer>-<run>.")] = None,
-    state: Annotated[str, typer.Option(help="last or best (on dev).")] = "last",
+    state: State = "last",
     store: StorePath = Path(DEFAULT_STORE),
 ) -> None:
-    """Write a trained model as weights, config and model card; `me.load_lm` reads it without any other file."""
-    from mecheval.store import Store
-    from mecheval.training.export import export as write
+    """Write a trained model as weights, config and model card, which `me.load_lm` reads without any other file."""
+    with loading():
+        from mecheval.store import Store
+        from mecheval.training.export import export as write_model
 
-    console.print(f"wrote {write(Store(store).find(run), to, state)}", markup=False, soft_wrap=True)
+    line(f"wrote {write_model(Store(store).find(run), to, state)}")
+
+
+@app.command()
+def verify(
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN...", help="Run ids; default: all runs.")] = None,
+    store: StorePath = Path(DEFAULT_STORE),
+    as_json: AsJson = False,
+) -> None:
+    """Check every file of a store against its checksum; the exit code is 1 if anything is damaged."""
+    with loading():
+        from mecheval.cli.show.runs import problem_table
+        from mecheval.store import Store
+        from mecheval.store.upkeep import DAMAGED
+        from mecheval.store.upkeep import verify as check
+
+    opened = Store(store)
+    with aside.status("verifying"):
+        found = list(check(opened, [opened.find(run).id for run in runs or []]))
+    if as_json:
+        print_json([each._asdict() for each in found])
+    else:
+        counts = Counter(each.state for each in found)
+        if any(each.problems for each in found):
+            console.print(problem_table(found))
+        summary = ", ".join(f"[{STYLES[state]}]{counts[state]:,} {state}[/]" for state in STYLES if counts[state])
+        console.print(f"{len(found):,} runs: {summary or 'nothing to verify'}.")
+    if any(each.state == DAMAGED for each in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def clean(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, but remove nothing.")] = False,
+    store: StorePath = Path(DEFAULT_STORE),
+    as_json: AsJson = False,
+) -> None:
+    """Remove what no run needs: leftovers of killed processes, checkpoints of finished runs, folders without a run."""
+    with loading():
+        from mecheval.store import Store
+        from mecheval.store.upkeep import clean as tidy
+
+    opened = Store(store)
+    opened.ids()  # raises an error if there is no store
+    removed = tidy(opened, dry_run)
+    if as_json:
+        print_json([{"path": each.path, "why": each.why, "bytes": each.bytes} for each in removed])
+        return
+    for each in removed:
+        line(f"{each.path}  ({each.why}, {each.bytes:,} bytes)")
+    did = "would be removed" if dry_run else "removed"
+    console.print(f"{len(removed):,} things {did}, {sum(each.bytes for each in removed):,} bytes." if removed
+                  else "There is nothing to remove.")  # fmt: skip

@@ -1,8 +1,7 @@
-"""Commands about studies: list them, run them."""
+"""Commands that list and run studies."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, from_to, lists, print_json, stoppable, tell_failures
+from mecheval.cli.app import (
+    AsJson,
+    app,
+    aside,
+    console,
+    from_to,
+    line,
+    lists,
+    loading,
+    note,
+    print_json,
+    report_failures,
+    stoppable,
+)  # fmt: skip
 from mecheval.errors import UnknownName, UserError, shown
 from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
@@ -24,25 +36,29 @@ if TYPE_CHECKING:  # slow to import
     Plan = tuple[Study, list[Point]]
 
 MOST_SEEDS, MOST_WORKERS, MOST_CORES = 100, 1024, 10**6
-"""Upper bounds of seeds, of worker processes on this machine, and of cores or GPUs for a run on a cluster."""
+"""Most seeds, worker processes on this machine, and cores or GPUs for a run on a cluster."""
 MOST_VALUES = 100
-"""Most values of an axis, or learning rates, that an option names."""
+"""Most values of an axis, or learning rates, in an option."""
 
-Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; default: one a core.")]
+Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; default: one per core.")]
 StoreAddress = Annotated[str, typer.Option("--store", help="Folder of runs, or a URL that fsspec opens.")]
-Scale = Annotated[str, typer.Option(help="laptop (minutes on two cores) or paper (its exact settings).")]
-Only = Annotated[list[str] | None, typer.Option(metavar="AXIS=VALUES", help="mixer=mamba,attention d_model=16,32")]
-Seeds = Annotated[int, typer.Option(max=MOST_SEEDS, help="Runs of every setting, with seeds 0, 1, ...")]
+Scale = Annotated[str, typer.Option(help="laptop (minutes on two cores) or paper (the paper's exact settings).")]
+Only = Annotated[
+    list[str] | None, typer.Option(metavar="AXIS=VALUES", help="Only runs with these values: mixer=mamba,attention.")
+]
+Seeds = Annotated[int, typer.Option(max=MOST_SEEDS, help="Number of runs of every setting, with seeds 0, 1, ...")]
 ALL = "all"
+"""The name that stands for all studies of the paper."""
 
 
 @lists.command("studies")
-def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress = DEFAULT_STORE,
-                 as_json: AsJson = False) -> None:  # fmt: skip
-    """The paper's studies: runs, time, and what the store has of them."""
-    with aside.status("loading"):
+def list_studies(
+    scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress = DEFAULT_STORE, as_json: AsJson = False
+) -> None:
+    """List the paper's studies: their runs, how many are done, and the time that the rest takes."""
+    with loading():
+        from mecheval.cli.show.studies import Listed, study_table
         from mecheval.machine import cores
-        from mecheval.show_studies import Listed, study_table
         from mecheval.store.location import open_store
         from mecheval.store.store import snapshot_of
         from mecheval.studies import STUDIES, study_points
@@ -62,11 +78,11 @@ def list_studies(scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress 
             listed.append(Listed(study, len(jobs), len(jobs) - len(todo), seconds))
     if as_json:
         print_json([
-            {"study": each.study.name, "figure": each.study.figure, "question": each.study.question, "scale": scale,
-             "runs": each.runs, "done": each.done, "seconds": each.seconds} for each in listed
+            {**each._asdict(), "study": each.study.name, "figure": each.study.figure, "question": each.study.question,
+             "scale": scale} for each in listed
         ])  # fmt: skip
-        return
-    console.print(study_table(listed, scale))
+    else:
+        console.print(study_table(listed, scale))
 
 
 @app.command()
@@ -75,27 +91,27 @@ def study(
     scale: Scale = "laptop",
     only: Only = None,
     seeds: Seeds = 1,
-    lr: Annotated[str | None, typer.Option(help="Other learning rates, with commas between.")] = None,
+    lr: Annotated[str | None, typer.Option(help="Other learning rates, comma-separated.")] = None,
     engine: Annotated[str, typer.Option(help="local (worker processes) or ray.")] = "local",
     workers: Workers = None,
-    nice: Annotated[
-        int | None, typer.Option(min=0, max=19, help="Lower the priority of workers, to 19 at most.")
+    nice: Annotated[int | None, typer.Option(min=0, max=19, help="How much to lower the priority of workers.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster: auto or HOST:PORT; default: start a local one.")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Ray cluster: auto or HOST:PORT; default: a local one.")] = None,
     cpus: Annotated[
-        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: cores for each run; default: 1.")
+        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: cores per run; default: 1.")
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: GPUs for each run; default: 0.")
+        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: GPUs per run; default: 0.")
     ] = None,
     store: StoreAddress = DEFAULT_STORE,
     figures: Annotated[Path | None, typer.Option(help="Folder for figures; default: figures in the store.")] = None,
-    log: Annotated[Path | None, typer.Option(help="File to which a line for each run is added, with its time.")] = None,
-    status: Annotated[bool, typer.Option("--status", help="Only say how far these runs are; train nothing.")] = False,
+    log: Annotated[Path | None, typer.Option(help="Append a line with its time for each run to this file.")] = None,
+    status: Annotated[bool, typer.Option("--status", help="Only report progress; train nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train, intervene, choose learning rates, draw: a whole figure of the paper. Repeat it to go on."""
-    with aside.status("loading"):
+    """Train, intervene, choose learning rates and draw a whole figure of the paper. Run it again to resume."""
+    with loading():
         from mecheval.store.guard import refuse_links
         from mecheval.store.location import check_writable, is_url, open_store
         from mecheval.studies import PAPER, STUDIES, get_study, study_points
@@ -116,9 +132,9 @@ def study(
             raise UserError("a store behind a URL is for --engine ray; the local engine needs a folder.")
         opened = open_store(store)
     if status:
-        _tell_status(plans, opened, workers, as_json)
+        _print_status(plans, opened, workers, as_json)
         return
-    with aside.status("loading"):
+    with loading():
         pages = figures or opened.path / "figures"
         if figures is None:
             refuse_links(pages, pages)
@@ -131,7 +147,7 @@ def study(
         with stoppable():
             jobs = [Job(point.config, study.splits) for study, points in batch for point in points]
             swept = sweep(jobs, opened, workforce, watcher, address=store)
-        tell_failures(swept.failures)
+        report_failures(swept.failures)
         failures += len(swept.failures)
         took = time.monotonic() - began if swept.worked_on else 0.0
         for study, points in batch:
@@ -139,11 +155,13 @@ def study(
     if as_json:
         print_json(shown)
     if failures:
-        raise UserError(f"{failures} run{'s' * (failures > 1)} failed (see above); the same command tries again.")
+        raise UserError(
+            f"{failures} run{'s' * (failures > 1)} failed (see above); run the same command again to retry."
+        )
 
 
 def _batches(plans: Sequence[Plan], engine: str) -> list[Sequence[Plan]]:
-    """One study after the other, so that the first results come soon; a cluster is kept busy by all of them at once."""
+    """One study after the other, so that first results come soon; on a cluster all at once, to keep it busy."""
     return [plans] if engine == "ray" else [[plan] for plan in plans]
 
 
@@ -153,8 +171,8 @@ def _titles(plans: Sequence[Plan], scale: str, engine: str) -> list[str]:
     return [f"{name} {i}/{len(names)}" if len(names) > 1 else name for i, name in enumerate(names, start=1)]
 
 
-def _tell_status(plans: Sequence[Plan], store: Store, workers: int | None, as_json: bool) -> None:
-    """How far each study is: what is done, running, failed and left, and how long the rest takes."""
+def _print_status(plans: Sequence[Plan], store: Store, workers: int | None, as_json: bool) -> None:
+    """Print the progress of each study: what is done, running, failed and left, and how long the rest takes."""
     from mecheval.machine import cores
     from mecheval.sweep import Job, standing
     from mecheval.training.progress import duration
@@ -169,36 +187,35 @@ def _tell_status(plans: Sequence[Plan], store: Store, workers: int | None, as_js
         counts = [f"{each.done} of {each.runs} runs done", f"{len(each.running)} running", f"{each.left} left"]
         counts += [f"{each.failed} failed"] * bool(each.failed)
         counts += [f"about {duration(each.seconds)} left"] * (each.done < each.runs)
-        console.print(f"{name}: {' · '.join(counts)}", markup=False, soft_wrap=True)
+        line(f"{name}: {' · '.join(counts)}")
         for run in each.running:
-            console.print(f"  {run.title}  step {run.step} of {run.steps}", markup=False, soft_wrap=True)
+            line(f"  {run.title}  step {run.step} of {run.steps}")
 
 
 def _show(
     study: Study, points: Sequence[Point], store: Store, folder: Path, scale: str, took: float, as_json: bool
 ) -> list[dict[str, Any]]:
-    """Draw a study's figures, and print its table or give it as plain data."""
+    """Draw a study's figures, and print its table or return it as plain data."""
+    from mecheval.cli.show import records
+    from mecheval.cli.show.studies import result_table
     from mecheval.figures import save, study_charts
-    from mecheval.show_studies import result_table
     from mecheval.store import writing
     from mecheval.studies import study_table
     from mecheval.training.progress import duration
 
     table = study_table(study, points, store)
-    frame = table.best().frame
+    best = table.best()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, chart in study_charts(table, store, scale).items():
         for suffix in ("svg", "png", "json"):
             save(chart, folder / f"{name}.{suffix}")
     if as_json:
-        rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
-        return rows
+        return records(best.frame)
     console.print(f"\n{study.name}: {study.question}", markup=False, style="bold")
-    console.print(result_table(study, frame))
+    console.print(result_table(best))
     spent = f" · {duration(took)}" if took else ""
-    where = folder / f"{study.name}-{scale}"
-    aside.print(f"figure {study.figure}: {where}.svg{spent}", markup=False, highlight=False, soft_wrap=True)
+    note(f"figure {study.figure}: {folder / f'{study.name}-{scale}'}.svg{spent}")
     return []
 
 
@@ -213,12 +230,12 @@ def _wanted(given: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def rates_of(given: str | None) -> list[float]:
-    """Learning rates from `1e-3,3e-3`; none from nothing."""
+    """Learning rates from text such as `1e-3,3e-3`."""
     rates = []
     for text in _split("--lr", given) if given else []:
         rate = parse_value(text)
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e18:
-            raise UserError(f"--lr takes positive numbers with commas between (got {shown(given)}).")
+            raise UserError(f"--lr takes positive numbers, comma-separated (got {shown(given)}).")
         rates.append(float(rate))
     return rates
 
@@ -231,7 +248,7 @@ def _split(option: str, text: str) -> list[str]:
 
 
 def _check_engine(name: str, given: dict[str, Any]) -> None:
-    """An option of another engine would have no effect, so it is a mistake."""
+    """Refuse options of another engine, which would have no effect."""
     from mecheval.sweep import ENGINES
 
     if name not in ENGINES:

@@ -1,4 +1,4 @@
-"""Commands about tasks: list them, show documents and grammars."""
+"""Commands that show a task: its documents, and the grammar of one with trees."""
 
 from __future__ import annotations
 
@@ -7,45 +7,33 @@ from typing import Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, given_options, lists, print_json, tell
+from mecheval.cli.app import ANY_OPTION, AsJson, Set, app, aside, console, given_options, line, loading, print_json
 from mecheval.errors import UserError
 
 Preset = Annotated[str | None, typer.Option(help="A named set of options; default: the paper's.")]
+DRAWING = "drawing documents (the first time, this compiles the sampler)"
 STATISTICS_FROM, STATISTICS_TOKENS = 1000, 1 << 24
-"""How many documents the statistics are about, unless so many would have more tokens than this."""
+"""Documents that the statistics are about, unless these would have more tokens than the second number."""
 MOST_SHOWN, MOST_TOKENS = 10_000, 5000
 """Most documents that are shown at once, and most tokens of one whose tree is drawn."""
-
-
-@lists.command("tasks")
-def list_tasks(as_json: AsJson = False) -> None:
-    """Tasks with their presets and options."""
-    from mecheval import show
-    from mecheval.tasks import TASKS
-
-    tasks, problems = TASKS.loadable()
-    tell(problems)
-    if as_json:
-        print_json({name: show.describe_task(cls) for name, cls in tasks.items()})
-        return
-    console.print(show.task_table(tasks))
 
 
 @app.command(context_settings=ANY_OPTION)
 def sample(
     context: typer.Context,
     task_name: Annotated[str, typer.Argument(metavar="TASK", help="A task of `mecheval list tasks`.")],
-    n: Annotated[int, typer.Option("-n", help="How many documents to show.")] = 3,
+    n: Annotated[int, typer.Option("-n", help="Number of documents to show.")] = 3,
     preset: Preset = None,
     split: Annotated[str, typer.Option(help="train, dev or test.")] = "train",
-    seed: Annotated[int, typer.Option(help="Which documents.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the documents.")] = 0,
     tree: Annotated[bool, typer.Option("--tree", help="Draw each document's derivation.")] = False,
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show documents of a task, with roles; task options as --set pairs=8 or --pairs 8."""
-    from mecheval import show
-    from mecheval.tasks import ATR, build_task
+    """Show documents of a task with their roles; give task options as --set pairs=8 or --pairs 8."""
+    with loading():
+        from mecheval.cli.show import documents as show
+        from mecheval.tasks import ATR, build_task
 
     if n > MOST_SHOWN:
         raise UserError(f"-n: at most {MOST_SHOWN:,} documents can be shown (got {n}).")
@@ -55,16 +43,15 @@ def sample(
     many = max(n, min(STATISTICS_FROM, STATISTICS_TOKENS // task.max_tokens))
     if tree and task.max_tokens > MOST_TOKENS:
         raise UserError(f"--tree draws documents of at most {MOST_TOKENS:,} tokens; give a smaller --max-length.")
-    with aside.status("drawing documents (the first time, this compiles the sampler)"):
+    with aside.status(DRAWING):
         corpus = task.corpus(n, split, seed)
         batch = corpus.batch()
         stats = show.statistics(task.sample(many, split, seed))
     if as_json:
-        documents = [show.document_data(task, batch, i) for i in range(n)]
-        options = task.options.model_dump(mode="json")
         print_json({
-            "task": task_name, "options": options, "split": split, "seed": seed, "vocab_size": task.vocab_size,
-            "documents": documents, "statistics": {"n": many, **stats},
+            "task": task_name, "options": task.options.model_dump(mode="json"), "split": split, "seed": seed,
+            "vocab_size": task.vocab_size, "documents": [show.document_data(task, batch, i) for i in range(n)],
+            "statistics": {"n": many, **stats},
         })  # fmt: skip
         return
     console.print(
@@ -89,9 +76,10 @@ def grammar(
     as_json: AsJson = False,
 ) -> None:
     """Show, save or check the grammar of an atr task: --grammar-seed 3, or --grammar my.json."""
-    from mecheval import show
-    from mecheval.tasks import ATR, build_task
-    from mecheval.tasks.lengths import expected_length, length_distribution
+    with loading():
+        from mecheval.cli.show.documents import grammar_table
+        from mecheval.tasks import ATR, build_task
+        from mecheval.tasks.lengths import expected_length, length_distribution
 
     task = build_task("atr", preset, **given_options(assignments, context.args))
     if not isinstance(task, ATR):
@@ -101,7 +89,7 @@ def grammar(
             task.grammar.save(save)
         except OSError as error:
             raise UserError(f"cannot write {save}: {error.strerror}.") from None
-        console.print(f"saved {save}", markup=False)
+        line(f"saved {save}")
         return
     if as_json:
         print_json(task.grammar.to_dict())
@@ -115,5 +103,5 @@ def grammar(
         )
     except UserError as error:
         shares = str(error)
-    console.print(show.grammar_table(task.grammar))
+    console.print(grammar_table(task.grammar))
     console.print(f"\nexpected length {expected_length(task.grammar):.1f} terminals; {shares}")

@@ -1,7 +1,11 @@
 """The paper's numbers and claims, and what ours say about them."""
 
-from mecheval.paper.cells import Comparison, compare
-from mecheval.paper.judging import OUTCOMES, Judged, judge_claims
-from mecheval.paper.settings import Setting, settings_of
+from mecheval.paper.answers import OUTCOMES
+from mecheval.paper.claims import Judged, judge_claims
+from mecheval.paper.comparison import Compared, Comparison, compare, compare_study
+from mecheval.paper.numbers import Setting, settings_of
 
-__all__ = ["OUTCOMES", "Comparison", "Judged", "Setting", "compare", "judge_claims", "settings_of"]
+__all__ = [
+    "OUTCOMES", "Compared", "Comparison", "Judged", "Setting", "compare", "compare_study", "judge_claims",
+    "settings_of",
+]  # fmt: skip

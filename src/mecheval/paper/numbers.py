@@ -1,20 +1,25 @@
-"""The paper's numbers and claims, as published."""
+"""The paper's numbers and claims, as published, and the settings behind its numbers and ours."""
 
 from __future__ import annotations
 
 import csv
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mecheval.config import RunConfig, run_config
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 
 class Published(NamedTuple):
-    """The cells of a figure: its file, what tells its cells apart, and what each cell holds.
+    """The cells of a figure: their file, the axes that distinguish them, and the quantities in each.
 
-    `places` are the interventions among the quantities: where the clean activation was put back. All numbers are means
-    over so many `documents`.
+    `places` are the interventions among the quantities: where a clean activation was patched in. All numbers are means
+    over this number of `documents`.
     """
 
     file: str
@@ -24,7 +29,7 @@ class Published(NamedTuple):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Columns with numbers."""
+        """The columns with numbers."""
         return ("original", "corrupted", *self.places)
 
 
@@ -34,11 +39,11 @@ PUBLISHED = {
         "fig5_mamba_short_conv.csv", 64, ("lr", "d_model"), ("conv0_at_value", "conv0_at_next_key", "conv1_at_value")
     ),
 }
-"""By study; of the other figures there are no numbers but those in the text, which are claims."""
+"""The published cells by study; other figures have numbers only in the text, which are claims."""
 
 
 class Claim(NamedTuple):
-    """A sentence of the paper: in which section or figure, about what, and what it says."""
+    """A sentence of the paper: its section or figure, the setting it is about, and what it says."""
 
     id: str
     where: str
@@ -49,7 +54,7 @@ class Claim(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What the paper says, in one line; its numbers are percentages."""
+        """What the paper says, in one line; numbers are percentages."""
         return f"{self.quantity}: {self.value}{f' ({self.note})' if self.note else ''}"
 
 
@@ -70,3 +75,58 @@ def claims() -> list[Claim]:
     """All claims, in the paper's order."""
     with files(__package__).joinpath("claims.csv").open() as file:
         return [Claim(**row) for row in csv.DictReader(file)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task and the length of training."""
+
+    task: str
+    options: Mapping[str, Any]
+    steps: int
+    batch_size: int
+    early: bool = False  # training may stop sooner
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Setting:
+        """The setting of one run."""
+        data, early = config.data, config.evaluate.stop_at is not None or config.evaluate.patience is not None
+        return cls(config.task.name, config.task.options, data.steps, data.batch_size, early)
+
+    @classmethod
+    def paper(cls, task: str) -> Setting:
+        """The paper's setting."""
+        return cls.of(run_config(task, preset="paper"))
+
+    @property
+    def guessing(self) -> float:
+        """Accuracy in associative recall of a model that knows the values of a document, but not which key has which.
+
+        It excludes answers already given: with k queries about p pairs, this is the mean of 1 / (p - j) over j < k. NaN
+        for other tasks, where guessing depends on what the model memorised.
+        """
+        if self.task != "ar":
+            return math.nan
+        pairs, queries = self.options["pairs"], self.options["queries"]
+        return float(sum(1 / (pairs - already) for already in range(queries)) / queries)
+
+    def describe(self) -> str:
+        """The size of the task and the length of training in words."""
+        return f"{self._size()}, {'up to ' if self.early else ''}{self.steps:,} steps of {self.batch_size} documents"
+
+    def _size(self) -> str:
+        if self.task == "ar":
+            queries = self.options["queries"]
+            asked = f" with {queries} queries" if queries > 1 else ""
+            return f"{self.options['pairs']} pairs of {self.options['keys']:,} keys{asked}"
+        if self.task == "atr":
+            return f"trees of up to {self.options['max_length']:,} of {self.options['terminals']} terminals"
+        return self.task
+
+
+def settings_of(configs: Iterable[RunConfig]) -> dict[str, Setting]:
+    """The setting of each task in a grid, taken from the first run of the task: all runs of a study share it."""
+    first: dict[str, RunConfig] = {}
+    for config in configs:
+        first.setdefault(config.task.name, config)
+    return {task: Setting.of(config) for task, config in first.items()}

@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mecheval.paper import OUTCOMES, Setting, compare, judge_claims, settings_of
+from mecheval.paper import OUTCOMES, Setting, compare_study
+from mecheval.paper.numbers import claims as published_claims
 from mecheval.report.grids import Found
 from mecheval.report.plain import columns
 
 
 def comparison_data(studies: Sequence[Found], scale: str) -> dict[str, Any]:
     """For each study its settings, cells and patterns; and all claims about these studies with their outcomes."""
-    told, frames, settings = [], {}, {}
+    told, claims = [], []
     for found in studies:
-        name = found.study.name
-        frames[name] = found.best.frame
-        settings[name] = settings_of(point.config for point in found.points)
-        compared = compare(name, found.best.frame, scale)
+        compared = compare_study(found.table, found.points, scale)
+        cells, patterns = compared.comparison.cells, compared.comparison.patterns
+        claims += compared.claims
         told.append({
-            "study": name, "figure": found.study.figure, "question": found.study.question,
-            "settings": [_setting(task, ours) for task, ours in settings[name].items()],
-            "cells": columns(compared.cells, compared.cells.columns),
-            "patterns": columns(compared.patterns, compared.patterns.columns),
+            "study": found.study.name, "figure": found.study.figure, "question": found.study.question,
+            "settings": [_setting(task, ours) for task, ours in compared.settings.items()],
+            "cells": columns(cells, cells.columns), "patterns": columns(patterns, patterns.columns),
         })  # fmt: skip
-    claims = judge_claims(frames, scale, settings)
+    order = [claim.id for claim in published_claims()]
+    claims.sort(key=lambda claim: order.index(claim.claim))
     counts = Counter(claim.outcome for claim in claims)
     return {
         "studies": told, "claims": [asdict(claim) for claim in claims],

@@ -6,15 +6,4 @@ from mecheval.tasks.base import TASKS, Task, TaskOptions, build_task
 from mecheval.tasks.corpus import Corpus, Document, Query
 from mecheval.tasks.pcfg import Grammar
 
-__all__ = [
-    "AR",
-    "ATR",
-    "TASKS",
-    "Corpus",
-    "Document",
-    "Grammar",
-    "Query",
-    "Task",
-    "TaskOptions",
-    "build_task",
-]
+__all__ = ["AR", "ATR", "TASKS", "Corpus", "Document", "Grammar", "Query", "Task", "TaskOptions", "build_task"]

@@ -14,9 +14,9 @@ from mecheval import rng
 from mecheval.errors import UserError
 from mecheval.kernels import kernel
 from mecheval.tasks.base import MAX_ATTEMPTS, MAX_WORK, MAX_WORK_EACH, MOST_SEED, TASKS, Task, TaskOptions
-from mecheval.tasks.corpus import Corpus, Document, Query, small_ints
+from mecheval.tasks.corpus import Corpus, Document, Query, empty_columns, small_ints
 from mecheval.tasks.holdout import Holdout, allowed, holdout
-from mecheval.types import BOS, EOS, FACTS, FIRST_SYMBOL, ROLES, Split
+from mecheval.types import BOS, EOS, FIRST_SYMBOL, Split
 
 
 class AROptions(TaskOptions):
@@ -54,17 +54,17 @@ class AR(Task):
 
     @property
     def vocab_size(self) -> int:
-        """Frame, keys, values, in this order."""
+        """Number of token ids: the frame, the keys and the values, in this order."""
         return FIRST_SYMBOL + self.options.keys + self.options.values
 
     @property
     def max_tokens(self) -> int:
-        """All documents have this length."""
+        """Length of every document in tokens."""
         return 2 * self.options.pairs + 2 * self.options.queries + 3
 
     @property
     def bytes_each(self) -> int:
-        """The tokens twice, as they are drawn and as they are stored, and what is asked."""
+        """Bytes of the tokens, as drawn and as stored, and of the queries."""
         return super().bytes_each + 6 * self.max_tokens + 8 * self.options.queries
 
     def symbol(self, token: int) -> str:
@@ -75,9 +75,9 @@ class AR(Task):
         return f"k{number}" if number < self.options.keys else f"v{number - self.options.keys}"
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """Symbols of the key's own kind that are not in the document, so that the query matches nothing.
+        """Symbols of the key's kind that are not in the document, so that the query matches nothing.
 
-        Where the document uses all of them (pairs = keys), any other of them.
+        If the document uses all of them (pairs = keys), every other symbol of this kind.
         """
         o = self.options
         low, size = (FIRST_SYMBOL, o.keys) if o.query == "key" else (FIRST_SYMBOL + o.keys, o.values)
@@ -86,7 +86,7 @@ class AR(Task):
         return free if len(free) else symbols[symbols != tokens[key]]
 
     def document(self, random: random.Random, split: Split) -> Document:
-        """One document; drafts in which too few pairs may be asked are drawn again."""
+        """One document; a draft with too few pairs that may be asked is drawn again."""
         o = self.options
         side = self._side(split)
         for _ in range(MAX_ATTEMPTS):
@@ -108,16 +108,14 @@ class AR(Task):
         o, length = self.options, self.max_tokens
         side = self._side(split)
         tokens = np.empty((n, length), np.int32)
-        roles = np.empty((n, len(ROLES)), np.int32)
-        facts = np.empty((n, len(FACTS)), np.int32)
-        predict_at, targets = np.empty((n, o.queries), np.int32), np.empty((n, o.queries), np.int32)
+        columns = empty_columns(n, o.queries)
         sizes = (o.pairs, o.keys, o.values, o.queries, o.query == "value")
         work = MAX_WORK + n * MAX_WORK_EACH
-        if not fill(rng.key(seed, split), start, *sizes, *side, work, tokens, roles, predict_at, targets, facts):
+        if not fill(rng.key(seed, split), start, *sizes, *side, work, tokens, *columns):
             raise UserError(self._gave_up(split))
         starts = np.arange(n + 1, dtype=np.int64) * length
         flat = tokens.ravel().astype(small_ints(self.vocab_size))
-        return Corpus(flat, starts, roles, predict_at, targets, facts, first=start)
+        return Corpus(flat, starts, *columns, first=start)
 
     def _side(self, split: Split) -> Holdout:
         o = self.options
@@ -133,9 +131,10 @@ class AR(Task):
 
 @kernel
 def draw_distinct(state: rng.U64, pool: NDArray[np.int64], swaps: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    """Fill `out` with distinct members of `pool` = 0, 1, 2, ...; the pool is put back in order afterwards.
+    """Fill `out` with distinct members of `pool` = 0, 1, 2, ..., which is in order again afterwards.
 
-    A Fisher-Yates shuffle stopped after len(out) swaps, which are then undone: work in len(out), not in len(pool).
+    This is a Fisher-Yates shuffle that stops after len(out) swaps and then undoes them, so that the work grows with
+    len(out) and not with len(pool).
     """
     for i in range(len(out)):
         j = i + rng.below(state, len(pool) - i)
@@ -153,9 +152,9 @@ def fill(
     tokens: NDArray[np.int32], roles: NDArray[np.int32], predict_at: NDArray[np.int32],
     targets: NDArray[np.int32], facts: NDArray[np.int32],
 ) -> bool:  # fmt: skip
-    """`AR.document` for many documents; False when one was given up. Role and fact columns as in ROLES, FACTS.
+    """`AR.document` for many documents; False if it gave one up. Columns of roles and facts as in ROLES and FACTS.
 
-    `work` is how many pairs of rejected drafts there may be in all.
+    `work` is the largest number of pairs in all rejected drafts together.
     """
     key_pool, value_pool = np.arange(n_keys), np.arange(n_values)
     keys, values, swaps = np.empty(pairs, np.int64), np.empty(pairs, np.int64), np.empty(pairs, np.int64)

@@ -1,4 +1,4 @@
-"""Associative treecall: recall over trees that a random grammar draws; the answer is, say, the query's parent."""
+"""Associative treecall: recall over trees from a random grammar; the answer is, for example, the query's parent."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from mecheval.errors import UnknownName, UserError
 from mecheval.tasks import atr_kernel, pcfg
 from mecheval.tasks.atr_kernel import KINDS
 from mecheval.tasks.base import MAX_ATTEMPTS, MAX_WORK, MAX_WORK_EACH, MOST_SEED, TASKS, Task, TaskOptions
-from mecheval.tasks.corpus import Corpus, Document, Query, small_ints
+from mecheval.tasks.corpus import Corpus, Document, Query, empty_columns, small_ints
 from mecheval.tasks.holdout import Holdout, holdout
 from mecheval.tasks.lengths import length_range
 from mecheval.tasks.pcfg import Grammar
-from mecheval.types import FACTS, FIRST_SYMBOL, ROLES, Split
+from mecheval.types import FIRST_SYMBOL, Split
 
 CHUNK_TOKENS = 1 << 20
-"""Documents are drawn into a buffer of this size and then packed; it bounds the memory beyond the result."""
+"""Tokens of the buffer into which documents are drawn before they are packed; it bounds the extra memory."""
 
 
 @lru_cache(maxsize=16)
 def _drawn(seed: int, shape: tuple[tuple[str, Any], ...]) -> tuple[Grammar, tuple[float, float]]:
-    """A grammar and its length range; kept, because the configs of a sweep all build the same task."""
+    """A grammar and its length range; cached, because all configs of a sweep build the same task."""
     grammar = Grammar.draw(seed, **dict(shape))
     return grammar, length_range(grammar)
 
 
 class ATROptions(TaskOptions):
-    """Options of associative treecall; the first eight are the grammar's."""
+    """Options of associative treecall; the first eight shape the grammar."""
 
     terminals: int = Field(20, ge=1, lt=1 << 24, description="|Σ|, terminal symbols")
     nonterminals: int = Field(40, ge=1, le=pcfg.MAX_NONTERMINALS, description="|N|, nonterminal symbols")
@@ -46,10 +46,10 @@ class ATROptions(TaskOptions):
     max_rules: int = Field(5, ge=1, le=1000, description="R_max, rules of a nonterminal")
     head: Literal["left", "right"] = Field("right", description="where the head terminal (the parent) stands")
     terminal_weight: float = Field(
-        20.0, ge=0, le=1e9, description="r_Σ, weight of a terminal child against 1 a nonterminal"
+        20.0, ge=0, le=1e9, description="r_Σ, weight of a terminal child; a nonterminal has 1"
     )
     grammar_seed: int = Field(0, ge=0, le=MOST_SEED, description="which grammar is drawn")
-    grammar: dict[str, Any] | None = Field(None, description="your own grammar (a file or its data) instead")
+    grammar: dict[str, Any] | None = Field(None, description="a custom grammar (a file or its data) to use instead")
     query: tuple[str, ...] = Field(("parent",), description=f"what is asked: one or more of {', '.join(KINDS)}")
     queries: int = Field(1, ge=1, le=1 << 16, description="queries in a document, all different")
     min_length: int = Field(3, ge=2, le=1 << 20, description="terminals of the shortest document")
@@ -125,32 +125,27 @@ class ATR(Task):
             self.grammar, (shortest, self._longest) = drawn
         if shortest == math.inf:
             raise UserError("atr: no derivation of this grammar ends; give its nonterminals a rule without recursion.")
+        only = "atr: this grammar only makes documents of"
         if shortest > options.max_length:
-            raise UserError(
-                f"atr: this grammar only makes documents of {shortest:.0f} or more terminals, "
-                f"but max_length={options.max_length}."
-            )
+            raise UserError(f"{only} {shortest:.0f} or more terminals, but max_length={options.max_length}.")
         if self._longest < options.min_length:
-            raise UserError(
-                f"atr: this grammar only makes documents of at most {self._longest:.0f} terminals, "
-                f"but min_length={options.min_length}."
-            )
+            raise UserError(f"{only} at most {self._longest:.0f} terminals, but min_length={options.min_length}.")
 
     @property
     def vocab_size(self) -> int:
-        """Frame and terminals, then a token for each query type when there are several."""
+        """Number of token ids: the frame, the terminals, and a token for each query type if there are several."""
         several = len(self.options.query) > 1
         return FIRST_SYMBOL + len(self.grammar.terminals) + (len(KINDS) if several else 0)
 
     @property
     def max_tokens(self) -> int:
-        """The longest sentence, with its frame."""
+        """Length of the longest sentence with its frame, in tokens."""
         o = self.options
         return self._limit + 3 + o.queries * (3 if len(o.query) > 1 else 2)
 
     @property
     def bytes_each(self) -> int:
-        """What is asked, and at least as many terminals as the shortest document has, with their place in the tree."""
+        """Bytes of the queries, and of the fewest terminals that a document has, with their places in the tree."""
         return super().bytes_each + 6 * self.options.min_length + 14 * self.options.queries
 
     def symbol(self, token: int) -> str:
@@ -228,8 +223,7 @@ class ATR(Task):
         room = max(CHUNK_TOKENS, 2 * self.max_tokens)
         tokens, tree, heads = (np.empty(room, np.int32) for _ in range(3))
         starts, rejected = np.zeros(n + 1, np.int64), np.zeros(3, np.int64)
-        roles, facts = np.empty((n, len(ROLES)), np.int32), np.empty((n, len(FACTS)), np.int32)
-        predict_at, targets = np.empty((n, o.queries), np.int32), np.empty((n, o.queries), np.int32)
+        roles, predict_at, targets, facts = empty_columns(n, o.queries)
         kinds = np.array([KINDS.index(kind) for kind in o.query])
         packed: list[tuple[NDArray[np.integer], ...]] = []
         done, work = 0, np.array([MAX_WORK + n * MAX_WORK_EACH])
@@ -243,11 +237,7 @@ class ATR(Task):
             if rejected.sum() >= MAX_ATTEMPTS or work[0] < 0:
                 raise UserError(self._gave_up(rejected.tolist()))
             used = starts[done + wrote] - starts[done]
-            small = (
-                small_ints(self.vocab_size),
-                small_ints(self.max_tokens),
-                small_ints(len(self._tables.rule_cuts)),
-            )
+            small = map(small_ints, (self.vocab_size, self.max_tokens, len(self._tables.rule_cuts)))
             packed.append(tuple(a[:used].astype(t) for a, t in zip((tokens, tree, heads), small, strict=True)))
             done += wrote
         flat, parents, rules = (np.concatenate(parts) for parts in zip(*packed, strict=True))
@@ -259,7 +249,7 @@ class ATR(Task):
 
     @cached_property
     def _first_rule(self) -> dict[str, int]:
-        """Rules are numbered through all nonterminals; here is each one's first."""
+        """The number of each nonterminal's first rule; rules are numbered through all nonterminals."""
         return dict(zip(self.grammar.nonterminals, self._tables.first_rule.tolist()[:-1], strict=True))
 
     @cached_property

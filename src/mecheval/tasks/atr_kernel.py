@@ -1,4 +1,4 @@
-"""The fast sampler of associative treecall: one loop that grows a tree, one that asks about it.
+"""The fast sampler of associative treecall: one loop grows a tree, another asks about it.
 
 Symbols of rules are integers here: terminal i is i, nonterminal X is -1 - X.
 """
@@ -24,7 +24,7 @@ KINDS = ("parent", "sibling", "child", "grandparent")
 """Query types by number."""
 
 TOO_LONG = -1
-"""What `grow` returns for a draft that would be too long, less the terminals that it had by then."""
+"""What `grow` returns for a draft that would be too long, minus the number of terminals that it had."""
 
 
 class Tables(NamedTuple):
@@ -63,7 +63,7 @@ def grow(
     head_cuts: rng.U64, right: bool, max_length: int,
     symbols: I64, parents: I64, rules: I64, waiting: I64, waiting_parent: I64,
 ) -> int:  # fmt: skip
-    """Draw a derivation; returns the number of terminals, or TOO_LONG less the number of terminals so far.
+    """Draw a derivation; returns the number of terminals, or TOO_LONG minus the number of terminals so far.
 
     Fills symbols, parents (position of each terminal's parent, -1 at the root) and rules (number of the rule that
     a terminal heads, -1 at leaves). Terminals are written head first, so that a parent's position is known when
@@ -103,7 +103,7 @@ def find_queries(
     kind: int, n: int, symbols: I64, parents: I64, hash_key: np.uint64, cut: np.uint64, held_out: bool,
     seen: I64, stamp: int, rightmost: I64, last_child: I64, answer: I64, group: I64,
 ) -> int:  # fmt: skip
-    """What can be asked about a tree: answer[i] = position of the answer when terminal i is the query, or -1.
+    """Find what can be asked about a tree: answer[i] = position of the answer if terminal i is the query, or -1.
 
     group[i] is the node that the draw balances by. `seen` is scratch by symbol, marked with a fresh `stamp`.
     Returns the number of queries.

@@ -1,4 +1,4 @@
-"""What a task is: options, a readable way to write one document, and (for speed) a kernel that writes many."""
+"""A task: its options, a readable way to write one document and, for speed, a kernel that writes many."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from mecheval.tasks.corpus import Corpus, Document, frame
 from mecheval.types import BOS, EOS, FACTS, PAD, ROLES, Batch, Split, check_split
 
 MAX_ATTEMPTS = 10_000
-"""Rejected drafts of one document after which a sampler gives up and explains, instead of looping for ever."""
+"""Rejected drafts of one document after which a sampler gives up with an error, instead of looping for ever."""
 MAX_WORK, MAX_WORK_EACH = 10**8, 500_000
-"""Symbols of rejected drafts after which a sampler gives up, too: so many in all, and so many more for each document
-that is asked for. That is a few seconds, or hundreds of rejected drafts for every document of the paper's length."""
+"""Symbols of rejected drafts after which a sampler gives up, too: a number in total, plus one per document asked for.
+That is a few seconds of work, or hundreds of rejected drafts per document of the paper's length."""
 MOST_SEED = (1 << 64) - 1
-"""The largest seed that the random numbers take."""
+"""The largest seed."""
 
 
 class TaskOptions(BaseModel):
-    """Closed and frozen: a typo is an error, and an option never changes under a built task."""
+    """Options of a task: a typo is an error, and options never change once a task is built."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -61,7 +61,7 @@ class Task(ABC):
 
     @abstractmethod
     def document(self, random: random.Random, split: Split) -> Document:
-        """Write one document, in the plainest way: this is the definition that any faster `_fill` is tested against."""
+        """Write one document in the plainest way: the definition against which a faster `_fill` is tested."""
 
     @abstractmethod
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
@@ -69,11 +69,11 @@ class Task(ABC):
 
     @property
     def bytes_each(self) -> int:
-        """Memory that one document of a corpus takes at least; what varies from document to document is left out."""
+        """Least memory of one document of a corpus in bytes, without the parts whose size varies."""
         return 8 + 4 * (len(ROLES) + len(FACTS))
 
     def symbol(self, token: int) -> str:
-        """A token's name for people."""
+        """A token's name."""
         return {PAD: "PAD", BOS: "BOS", EOS: "EOS"}.get(token, str(token))
 
     def sample(self, n: int, split: str = "train", seed: int = 0, start: int = 0) -> Batch:

@@ -1,4 +1,4 @@
-"""Documents: one as a task writes it, and many stored compactly, padded only when a batch is asked for."""
+"""Documents: one as a task writes it, and many stored compactly, which only a batch pads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from mecheval.types import BOS, EOS, FACTS, PAD, ROLES, Batch
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to import
     from torch import Tensor
 
 Ints = NDArray[np.integer]
+I32 = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """n documents end to end; document i is tokens[starts[i]:starts[i + 1]], positions count from its BOS."""
+    """n documents end to end: document i is tokens[starts[i]:starts[i + 1]], and positions count from its BOS."""
 
     tokens: Ints  # (total,)
     starts: NDArray[np.int64]  # (n + 1,)
@@ -61,13 +62,13 @@ class Corpus:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the documents take."""
+        """Memory of the documents in bytes."""
         arrays = (self.tokens, self.starts, self.roles, self.predict_at, self.targets, self.facts)
         return sum(a.nbytes for a in (*arrays, self.parents, self.rules) if a is not None)
 
     def batch(self, rows: slice | Sequence[int] | Ints = slice(None)) -> Batch:
         """The documents of these rows, padded to the longest of them."""
-        import torch  # only here: drawing a corpus needs none of it
+        import torch  # slow to import, and not needed to draw a corpus
 
         chosen = np.arange(len(self))[rows]
         length = np.diff(self.starts)[chosen]
@@ -109,8 +110,14 @@ def small_ints(largest: int) -> np.dtype[np.signedinteger]:
     return np.dtype(np.int16 if largest < 1 << 15 else np.int32)
 
 
+def empty_columns(n: int, queries: int) -> tuple[I32, I32, I32, I32]:
+    """Arrays for a sampler to fill: roles, predict_at, targets and facts of n documents."""
+    roles, facts = np.empty((n, len(ROLES)), np.int32), np.empty((n, len(FACTS)), np.int32)
+    return roles, np.empty((n, queries), np.int32), np.empty((n, queries), np.int32), facts
+
+
 def frame(documents: Sequence[Document], vocab_size: int, first: int = 0) -> Corpus:
-    """Put the frame around documents and store them; the readable counterpart of what the samplers do in place."""
+    """Put the frame around documents and store them, readably; the fast samplers do the same in place."""
     tokens: list[int] = []
     parents: list[int] = []
     rules: list[int] = []

@@ -1,4 +1,4 @@
-"""Which (key, value) combinations only test may ask about."""
+"""The hold-out: (key, value) combinations that only the test split may ask about."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mecheval.kernels import kernel
 from mecheval.types import Split
 
 COUNTED = 1 << 20
-"""Up to so many combinations the held-out share is exact; above, it is exact to within about 0.1 %."""
+"""Number of combinations up to which the held-out share is exact; above, it is exact to within about 0.1 %."""
 
 
 class Holdout(NamedTuple):

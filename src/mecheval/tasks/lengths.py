@@ -1,48 +1,52 @@
-"""How long a grammar's documents are: exact answers, no sampling, in time that grows little faster than the grammar."""
+"""Lengths of a grammar's documents: exact, without sampling, and in almost linear time."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mecheval.errors import UserError
-from mecheval.tasks.pcfg import Grammar
+from mecheval.tasks.pcfg import Grammar, Rule
 
 MAX_NUMBERS, MAX_PRODUCTS = 1 << 25, 10**9
 """Most numbers that `length_distribution` holds, and most products of two that it computes: some seconds of work."""
 CERTAIN = 1e12
-"""A mean length above this, with recursion, is rounding: the recursion feeds itself, and the mean is infinite."""
+"""A mean length above this is a rounding error: the recursion sustains itself, and the mean is infinite."""
+
+
+def _live(grammar: Grammar, name: str) -> list[Rule]:
+    """The rules of a nonterminal that are ever drawn."""
+    return [rule for rule in grammar.rules[name] if rule.probability > 0]
 
 
 def reachable(grammar: Grammar) -> list[str]:
     """The nonterminals that a document can contain, in the grammar's order."""
     found, frontier = set(grammar.start), list(grammar.start)
     while frontier:
-        for rule in grammar.rules[frontier.pop()]:
-            new = {c for c in rule.children if c in grammar.rules and rule.probability > 0} - found
+        for rule in _live(grammar, frontier.pop()):
+            new = {child for child in rule.children if child in grammar.rules} - found
             found |= new
             frontier += new
     return [name for name in grammar.nonterminals if name in found]
 
 
 def children_first(grammar: Grammar) -> list[str] | None:
-    """The reachable nonterminals, each after all that its rules mention; None where there is recursion."""
+    """The reachable nonterminals, each after all that its rules mention; None if there is recursion."""
     names = reachable(grammar)
     above: dict[str, list[str]] = {name: [] for name in names}
     waiting = {}
     for name in names:
-        inside = {
-            child for rule in grammar.rules[name] if rule.probability > 0 for child in rule.children
-        } & above.keys()
+        inside = {child for rule in _live(grammar, name) for child in rule.children} & above.keys()
         waiting[name] = len(inside)
         for child in inside:
             above[child].append(name)
     ready = [name for name in names if not waiting[name]]
-    for name in ready:  # it grows meanwhile
+    for name in ready:  # the list grows during the loop
         for parent in above[name]:
             waiting[parent] -= 1
             if not waiting[parent]:
@@ -50,20 +54,28 @@ def children_first(grammar: Grammar) -> list[str] | None:
     return ready if len(ready) == len(names) else None
 
 
-def expected_length(grammar: Grammar) -> float:
-    """Mean number of terminals of an unrestricted derivation; infinite where recursion feeds itself.
+def _bottom_up(
+    grammar: Grammar, order: list[str], combine: Callable[[list[tuple[float, float]]], float]
+) -> dict[str, float]:
+    """A length for each nonterminal: `combine` makes it of the (probability, length) of its rules."""
+    found: dict[str, float] = {}
+    for name in order:
+        lengths = [
+            (r.probability, 1 + sum(found.get(child, 1.0) for child in r.children)) for r in _live(grammar, name)
+        ]
+        found[name] = combine(lengths)
+    return found
 
-    The means solve e = 1 + terminals + M e, where M counts the expected nonterminal children of each nonterminal. All
-    of M and of the constants being positive, there is a mean where, and only where, the solution is positive.
+
+def expected_length(grammar: Grammar) -> float:
+    """Mean number of terminals of an unrestricted derivation; infinite if recursion sustains itself.
+
+    The means solve e = 1 + terminals + M e, where M counts the expected nonterminal children of each nonterminal. As M
+    and the constants are not negative, a mean exists exactly if the solution is positive.
     """
     order = children_first(grammar)
     if order is not None:
-        means: dict[str, float] = {}
-        for name in order:
-            rules = [rule for rule in grammar.rules[name] if rule.probability > 0]
-            means[name] = sum(
-                rule.probability * (1 + sum(means.get(child, 1.0) for child in rule.children)) for rule in rules
-            )
+        means = _bottom_up(grammar, order, lambda rules: sum(p * length for p, length in rules))
         return float(np.mean([means[name] for name in grammar.start]))
     names = reachable(grammar)
     number = {name: i for i, name in enumerate(names)}
@@ -85,21 +97,13 @@ def expected_length(grammar: Grammar) -> float:
 
 
 def length_range(grammar: Grammar) -> tuple[float, float]:
-    """Shortest and longest possible yield; infinity when there is no finite one."""
-    shortest, longest = _shortest(grammar), _longest(grammar)
-    return min(shortest[name] for name in grammar.start), longest
+    """Shortest and longest possible yield; infinity if there is no finite one.
 
-
-def _longest(grammar: Grammar) -> float:
-    """The longest yield: every expansion adds a terminal, so with recursion there is none."""
-    order = children_first(grammar)
-    if order is None:
-        return math.inf
-    longest: dict[str, float] = {}
-    for name in order:
-        rules = [rule for rule in grammar.rules[name] if rule.probability > 0]
-        longest[name] = float(max(1 + sum(longest.get(child, 1) for child in rule.children) for rule in rules))
-    return max(longest[name] for name in grammar.start)
+    Every expansion adds a terminal, so with recursion there is no longest yield.
+    """
+    shortest, order = _shortest(grammar), children_first(grammar)
+    longest = {} if order is None else _bottom_up(grammar, order, lambda rules: max(length for _, length in rules))
+    return min(shortest[name] for name in grammar.start), max(longest.get(name, math.inf) for name in grammar.start)
 
 
 def _shortest(grammar: Grammar) -> dict[str, float]:
@@ -109,15 +113,14 @@ def _shortest(grammar: Grammar) -> dict[str, float]:
     users: dict[str, list[tuple[list[float], str, int]]] = {name: [] for name in names}
     queue: list[tuple[float, str]] = []
     for name in names:
-        for rule in grammar.rules[name]:
-            if rule.probability > 0:
-                inside = Counter(child for child in rule.children if child in users)
-                known = 1.0 + len(rule.children) - inside.total()
-                state = [known, float(len(inside))]  # length so far, nonterminals still unknown
-                if not inside:
-                    heapq.heappush(queue, (known, name))
-                for child, times in inside.items():
-                    users[child].append((state, name, times))
+        for rule in _live(grammar, name):
+            inside = Counter(child for child in rule.children if child in users)
+            known = 1.0 + len(rule.children) - inside.total()
+            state = [known, float(len(inside))]  # length so far, nonterminals still unknown
+            if not inside:
+                heapq.heappush(queue, (known, name))
+            for child, times in inside.items():
+                users[child].append((state, name, times))
     while queue:
         length, name = heapq.heappop(queue)
         if length >= shortest[name]:
@@ -132,7 +135,7 @@ def _shortest(grammar: Grammar) -> dict[str, float]:
 
 
 def length_distribution(grammar: Grammar, max_length: int) -> NDArray[np.float64]:
-    """P(yield has l terminals) for l = 0..max_length, (max_length + 1,); what is missing from 1 is longer.
+    """P(yield has l terminals) for l = 0..max_length, (max_length + 1,); the rest of 1 is the share that is longer.
 
     A rule's length is 1 plus the sum of its children's: a product of generating functions, here by FFT. Without
     recursion one round in the right order is enough; with it, rounds repeat until nothing changes.
@@ -140,10 +143,7 @@ def length_distribution(grammar: Grammar, max_length: int) -> NDArray[np.float64
     order = children_first(grammar)
     names = reachable(grammar) if order is None else order
     number = {name: i for i, name in enumerate(names)}
-    rules = {
-        name: [rule for rule in grammar.rules[name] if rule.probability > 0 and len(rule.children) < max_length]
-        for name in names
-    }
+    rules = {name: [rule for rule in _live(grammar, name) if len(rule.children) < max_length] for name in names}
     widths = [len(rule.children) for name in names for rule in rules[name]]
     size = 1 << math.ceil(math.log2((max(widths, default=0) + 1) * (max_length + 1)))
     half = size // 2 + 1

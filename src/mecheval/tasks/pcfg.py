@@ -1,4 +1,4 @@
-"""Probabilistic grammars in (right-)Greibach normal form: values to draw, write by hand, save, load and inspect."""
+"""Probabilistic grammars in (right-)Greibach normal form: drawn, written by hand, saved and loaded."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Head = Literal["left", "right"]
 
 MAX_NONTERMINALS, MAX_RULES, MAX_CHILDREN, MAX_HEADS = 2000, 10_000, 200_000, 1 << 20
 """Upper bounds of a grammar: its nonterminals, its rules, the children of all rules together, and the probabilities of
-heads (nonterminals times terminals). The paper's have 40, 200, 800 and 327,680; these take some seconds."""
+heads (nonterminals times terminals). The paper's have 40, 200, 800 and 327,680; the largest take some seconds."""
 LARGE = 1e300
 """Weights above this are scaled before they are added up."""
 MAX_WRITTEN_HEADS = 400_000
-"""Most probabilities of heads of a grammar that is part of a config, whose file could not be read back otherwise."""
+"""Most probabilities of heads of a grammar in a config, so that the config's file can be read back."""
 MAX_NAME = 100
 """Most characters of a symbol's name."""
 
 
 def check_size(nonterminals: int, rules: int, children: int, heads: int) -> None:
-    """An error when a grammar is, or could become, too large."""
+    """Raise an error if a grammar is, or could become, too large."""
     for what, size, limit in (
         ("nonterminals", nonterminals, MAX_NONTERMINALS),
         ("rules", rules, MAX_RULES),
@@ -100,10 +100,8 @@ class Grammar:
 
     @property
     def nonterminals(self) -> tuple[str, ...]:
-        """Names in order; the kernels number them so."""
+        """Names in the order in which the kernels number them."""
         return tuple(self.rules)
-
-    # ---- drawing ---------------------------------------------------------------------------------------------
 
     @classmethod
     def draw(
@@ -130,8 +128,6 @@ class Grammar:
             rules[name] = tuple(Rule(c, float(p)) for c, p in zip(drawn, shares, strict=True))
         heads = {name: tuple(rng.dirichlet(state, terminals).tolist()) for name in names}
         return cls(head, words, rules, heads, start=tuple(names))
-
-    # ---- files -----------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in a grammar file."""
@@ -183,7 +179,7 @@ class Grammar:
 
     @classmethod
     def load(cls, path: str | Path) -> Grammar:
-        """Read a grammar file: JSON, or YAML when its name ends so."""
+        """Read a grammar file: YAML if its name ends in .yaml or .yml, else JSON."""
         try:
             data = load_file(path, "YAML" if Path(path).suffix in (".yaml", ".yml") else "JSON")
         except UserError as error:

@@ -1,8 +1,7 @@
-"""Effects of interventions, verdicts and explained documents as they look in a terminal."""
+"""Effects of interventions, verdicts and explained documents in a terminal."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from mecheval.cli.show import records
 from mecheval.figures.heatmap import MISSING, RAMP, WHITE_FROM, arranged, label, quantity, split_site
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
@@ -22,24 +22,26 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 ENDS = ("input", "output")
+"""Sites at the ends of a block."""
 PARTS = (*ENDS, "mixer.input", "mixer.output", "mlp.input", "mlp.output")
+"""Sites at the ends of a block and of its parts."""
 INSIDE = tuple(f"mixer.{name}" for name in SHORT_CONVOLUTIONS)
 WIDEST, NARROWEST = 9, 6
-"""Characters of a cell of the map: a role and a space, or at least a number and a space."""
+"""Most and fewest characters of a cell of the map, including the space after it."""
 FAINT, STRONG = 0.05, 0.5
-"""Up to the first, numbers have no colour; from the second on they are bold, for those who see none."""
+"""Below the first, numbers have no colour; from the second on they are also bold."""
 BRIGHTEST = 3
-"""Step of the ramp that 1 has on a dark background; what is paler looks white."""
+"""Step of the colour ramp for 1 on a dark background; paler steps look white."""
 RIGHT = "✓"
 
 
 def among(sites: Iterable[str], names: Sequence[str]) -> list[str]:
-    """The sites that are called one of `names` inside their layer, and the outputs of short convolutions."""
+    """The sites with one of these names inside their layer, and the outputs of short convolutions."""
     return [site for site in sites if split_site(site)[1] in (*names, *INSIDE)]
 
 
 def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | None) -> Text:
-    """Which run, and how well it answers, where that has been measured."""
+    """Which run this is, and its scores if they were measured."""
     text = Text.assemble((title, "bold"), f"\nrun {run}, {about}")
     if evaluation is None:
         return text
@@ -47,17 +49,17 @@ def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | N
 
 
 def effects_text(effects: pd.DataFrame) -> Text:
-    """What the numbers of the map are."""
+    """What the numbers of the map mean."""
     whole = effects.sort_values("n").iloc[-1]  # not every document has every role
     before, after = f"{whole['original']:.3f}", f"{whole['corrupted']:.3f}"
     if quantity(effects) == "share":
         return Text(
             f"With the key corrupted, the likelihood of the answer falls from {before} to {after}. "
-            "Restored share: how much of that one clean activation brings back."
+            "Restored share: how much of this loss patching in one clean activation undoes."
         )
     return Text(
         f"The task is not learnt: the likelihood of the answer is {before}, and {after} with the key corrupted, so "
-        "there is no share to restore. Shown is the restored likelihood, with one clean activation."
+        "there is nothing to restore. The map shows the likelihood after patching in one clean activation."
     )
 
 
@@ -75,28 +77,22 @@ def verdict_text(found: Verdict) -> Group:
     """The mechanism in words, and below it the evidence, sentence by sentence."""
     evidence = Table.grid(padding=(0, 1))
     if found.agreement is not None:
-        evidence.add_row("-", Text(f"Agreement of resamples of the documents: {100 * found.agreement:.4g} %."))
+        evidence.add_row("-", Text(f"Same verdict in {100 * found.agreement:.4g} % of bootstrap resamples."))
     for sentence in found.evidence:
         evidence.add_row("-", Text(sentence))
     return Group(Text(f"Verdict: {found.finding}", "bold"), evidence)
 
 
 def verdict_data(found: Verdict) -> dict[str, Any]:
-    """The same for machines."""
+    """A verdict as plain data."""
     return {
         **asdict(found.finding), "summary": str(found.finding), "agreement": found.agreement,
-        "evidence": list(found.evidence), "shares": rows_data(found.shares),
+        "evidence": list(found.evidence), "shares": records(found.shares),
     }  # fmt: skip
 
 
-def rows_data(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as plain data; what is missing is None."""
-    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", double_precision=15))
-    return rows
-
-
 def substitution_text(explained: Explanation) -> Text:
-    """What the corruption did, and what the model says to both documents."""
+    """What the corruption changed, and the model's answers to both documents."""
     text = Text(f"Corrupted: {explained.substitute} in place of the key {explained.key}.")
     for name, answers in (("clean", explained.clean), ("corrupted", explained.corrupted)):
         text.append(f"\n{name:>11}: ").append_text(Text("  ").join(_said(answers)))
@@ -104,7 +100,7 @@ def substitution_text(explained: Explanation) -> Text:
 
 
 def patched_tables(explained: Explanation, width: int = 80) -> Iterator[Table]:
-    """What the model says after each intervention: sites by depth, roles across, as many in a table as fit."""
+    """The model's answers after each intervention: sites by depth, roles across, as many in a table as fit."""
     said = {(each.site, each.role): _said(each.answers) for each in explained.patched}
     sites = list(dict.fromkeys(site for site, _ in said))
     places = {each.role: MISSING if each.position is None else each.position for each in explained.patched}
@@ -136,7 +132,7 @@ def _layered(heads: Sequence[Text], rows: Iterable[tuple[str, Sequence[Text]]], 
 
 
 def _margin(sites: Iterable[str]) -> int:
-    """Characters of the column with the names of sites."""
+    """Width in characters of the column with the names of sites."""
     return 2 + max(len(split_site(site)[1]) for site in sites)
 
 
@@ -145,7 +141,7 @@ def _number(value: float, width: int) -> Text:
 
 
 def _centred(text: str, width: int) -> str:
-    """With the odd space always at the left, so that neighbours do not touch."""
+    """Centred text; an odd space goes to the left, so that neighbours do not touch."""
     return text.rjust((width + len(text) + 1) // 2).ljust(width)
 
 
@@ -159,10 +155,10 @@ def _said(answers: Answers) -> list[Text]:
 
 
 def _shade(value: float) -> str:
-    """A style for a number from 0 to 1: the terminal's own colours at 0, then ever further from its background.
+    """A style for a number from 0 to 1: the larger it is, the more it stands out from the terminal's background.
 
-    Few terminals tell their background (COLORFGBG); the others are taken for dark, and stay readable if they are light,
-    because the text has its colour too.
+    Few terminals report their background (COLORFGBG). Others are taken as dark; text is readable on light ones, too,
+    because its own colour is set.
     """
     strength = 0.0 if math.isnan(value) else min(1.0, max(0.0, value))
     if strength < FAINT:

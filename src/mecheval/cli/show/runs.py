@@ -1,8 +1,8 @@
-"""Runs and query results as they look in a terminal."""
+"""Runs, query results and the state of a store in a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from numbers import Integral, Real
@@ -14,36 +14,40 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from mecheval.cli.show import MISSING, plain_table, records
 from mecheval.store.bounds import name_of
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
+    from mecheval.store.upkeep import Verified
+
 STYLES = {"running": "cyan", "interrupted": "yellow", "done": "green", "diverged": "magenta", "failed": "bold red"}
-MISSING = "–"
+"""The style of each status of a run."""
 WIDE = 115
 """Terminal columns from which the run table is complete."""
 SHORT_ID = 8
+"""Characters of a run's id in a narrow terminal."""
 LEFT, SQUEEZABLE = ("run", "status", "task", "mixer"), ("task", "mixer")
-"""Columns of the run table that stand on the left of their place, and those that give way in a narrow terminal."""
+"""Columns of the run table that are aligned left, and those that shrink in a narrow terminal."""
 NARROWEST = 4
-"""Terminal columns that these keep."""
+"""Terminal columns to which these shrink at most."""
 HUGE = 1e12
-"""From here on, a number is written as a power of ten, or not at all; no run of ours has one."""
+"""Numbers from here on are written as a power of ten, or not at all; no real run has one."""
 COLUMNS, CUT = 12, 60
-"""Columns of a frame and characters of a cell; more cannot be read in a terminal."""
+"""Most columns of a frame and most characters of a cell that a terminal shows."""
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """Cells of text in lines. Rich's own table takes seconds for thousands of runs: it may wrap and style any cell."""
+    """A table of plain text: rich's own, which can wrap and style any cell, takes seconds for thousands of runs."""
 
     heads: list[list[str]]  # lines of the head
     rows: list[list[str]]
-    gap: int
+    gap: int  # spaces between columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        """The head in bold, then the runs, each status in its colour; long names give way where a line is too long."""
+        """The head in bold, then the runs, each status in its colour; long names are cut if a line is too long."""
         cells = [*self.heads, *self.rows]
         names = self.heads[-1]
         widths = [max(cell_len(line[place]) for line in cells) for place in range(len(names))]
@@ -64,9 +68,9 @@ class RunTable:
 
 
 def run_table(frame: pd.DataFrame, width: int = 80) -> RunTable:
-    """`Store.runs()`, newest last.
+    """The table of `Store.runs()`, newest last.
 
-    Where the terminal is narrow there are no layers, seed and dev accuracy, and of the id what is enough to name a run.
+    A narrow terminal gets a short id, and no layers, seed and dev accuracy.
     """
     wide = width >= WIDE
     heads = [name.split("\n") for name in _run_cells(dict.fromkeys(frame.columns), wide)]
@@ -76,20 +80,15 @@ def run_table(frame: pd.DataFrame, width: int = 80) -> RunTable:
 
 
 def _fitted(text: str, width: int, *, left: bool) -> str:
-    """The text in so many terminal columns, on one side of them, cut where it is too long."""
+    """The text padded, or cut, to this many terminal columns."""
     size = cell_len(text)
     if size > width:
         return set_cell_size(text, width - 1) + "…"
     return text + " " * (width - size) if left else " " * (width - size) + text
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of any frame, by column; of columns with the same name, the last one counts."""
-    return [dict(zip(frame.columns, row, strict=True)) for row in frame.itertuples(index=False, name=None)]
-
-
 def frame_table(frame: pd.DataFrame, limit: int = 50) -> Table:
-    """Any frame: its first `limit` rows and `COLUMNS` columns, and how many more there are."""
+    """The first `limit` rows and `COLUMNS` columns of any frame, and how many more there are."""
     shown = frame.iloc[:limit, :COLUMNS]
     left_out = [
         f"{whole - part:,} more {name}{'s' if whole - part > 1 else ''}"
@@ -101,7 +100,7 @@ def frame_table(frame: pd.DataFrame, limit: int = 50) -> Table:
         table.caption, table.caption_justify = f"… {', '.join(left_out)}", "left"
         table.min_width = len(table.caption)  # or it is wrapped below a narrow table
     for name, dtype in zip(shown.columns, shown.dtypes, strict=True):
-        number, text = dtype.kind in "iuf", dtype.kind == "O"  # text gives way first, but does not vanish
+        number, text = dtype.kind in "iuf", dtype.kind == "O"  # text shrinks first, but does not vanish
         justify: Literal["left", "right"] = "right" if number else "left"
         table.add_column(Text(str(name)), justify=justify, no_wrap=not text, min_width=4 if text else None)
     for row in shown.itertuples(index=False, name=None):
@@ -110,7 +109,7 @@ def frame_table(frame: pd.DataFrame, limit: int = 50) -> Table:
 
 
 def _run_cells(row: dict[str, Any], wide: bool) -> dict[str, str]:
-    """What the run table says about one run, by header."""
+    """The cells of one run, by head."""
     cells = {
         "run": _cell(row["run"]) if wide else _cell(row["run"])[:SHORT_ID],
         "status": name_of(_cell(row["status"])),
@@ -136,7 +135,7 @@ def _is_missing(value: Any) -> bool:
         return value is None
     import pandas as pd
 
-    return pd.isna(value) is True  # of a list it is an array
+    return pd.isna(value) is True  # for a list it is an array
 
 
 def _cell(value: Any) -> str:
@@ -179,3 +178,12 @@ def _duration(seconds: Any) -> str:
     if hours:
         return f"{hours}h{m:02}m"
     return f"{minutes}m{s:02}s" if minutes else f"{s}s"
+
+
+def problem_table(found: Iterable[Verified]) -> Table:
+    """What `mecheval verify` found wrong, a row for each problem."""
+    table = plain_table(("run", "problem"), ("run", "problem"), ("problem",))
+    for each in found:
+        for problem in each.problems:
+            table.add_row(each.run, problem)
+    return table

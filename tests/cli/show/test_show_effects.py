@@ -8,12 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 import mecheval as me
-from mecheval.errors import UnknownName, UserError
-from mecheval.intervene import ALL_ROLES, interchange, verdict
-from mecheval.intervene.explain import Answer, Explanation, Patched, explain
-from mecheval.model import LM
-from mecheval.model.handmade import handmade
-from mecheval.show_effects import (
+from mecheval.cli.show.effects import (
     ENDS,
     PARTS,
     among,
@@ -24,6 +19,11 @@ from mecheval.show_effects import (
     substitution_text,
     verdict_text,
 )  # fmt: skip
+from mecheval.errors import UnknownName, UserError
+from mecheval.intervene import ALL_ROLES, interchange, verdict
+from mecheval.intervene.explain import Answer, Explanation, Patched, explain
+from mecheval.model import LM
+from mecheval.model.handmade import handmade
 from mecheval.tasks import Task
 from mecheval.types import Batch
 
@@ -114,7 +114,7 @@ def test_what_is_shown_when_nothing_is_learnt() -> None:
     assert printed(effects_table(effects))[-1].split() == ["input", "0.20", "0.20"]
     said = " ".join(printed(effects_text(effects)))
     assert said.startswith("The task is not learnt: the likelihood of the answer is 0.131, and 0.129 with the key corr")
-    assert "Shown is the restored likelihood" in said
+    assert "The map shows the likelihood after patching in one clean activation." in said
 
 
 def test_the_sites_that_are_shown_first() -> None:
@@ -130,7 +130,7 @@ def test_the_verdict_in_words(task: Task) -> None:
     found = verdict(interchange(handmade("induction", task), clean, task.corrupt(clean)))
     lines = printed(verdict_text(found))
     assert lines[0] == "Verdict: induction: layer 0 stores the key at the value, layer 1 retrieves"
-    assert lines[1] == "- Agreement of resamples of the documents: 100 %."
+    assert lines[1] == "- Same verdict in 100 % of bootstrap resamples."
     text = " ".join(line.removeprefix("- ").strip() for line in lines[2:])
     assert text == " ".join(found.evidence)
     assert all(line.startswith(("- ", "  ")) for line in lines[1:])

@@ -1,4 +1,4 @@
-"""Documents, trees, grammars and tables as they look in a terminal."""
+"""Documents, their trees, statistics and grammars in a terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from mecheval.cli.show import plain_table
 from mecheval.tasks import ATR, Corpus, Task
 from mecheval.tasks.pcfg import Grammar
 from mecheval.types import FACTS, Batch
@@ -21,19 +21,18 @@ STYLES = {
     "key": "bold black on yellow", "value": "bold black on green", "next_key": "bold black on cyan",
     "query": "bold white on magenta", "answer": "bold white on blue", "divider": "bold red", "bos": "dim",
 }  # fmt: skip
-
-
+"""The style of each role."""
 LONGEST, MOST_RULES = 5000, 1000
-"""Most tokens of a document and rules of a grammar that are shown to people."""
+"""Most tokens of a document, and most rules of a grammar, that a terminal shows."""
 
 
 def legend() -> Text:
-    """Which colour is which role."""
+    """The colour of each role."""
     return Text("  ").join([Text("roles:"), *(Text(f" {role} ", style) for role, style in STYLES.items())])
 
 
 def document(task: Task, batch: Batch, row: int) -> Text:
-    """One document with its roles in colour, and below it the positions for those who see no colour."""
+    """One document with its roles in colour, and below it their positions, which need no colour."""
     places = {role: int(at[row]) for role, at in batch.roles.items()}
     answered = [int(p) + 1 for p in batch.predict_at[row]]
     style_of = {place: STYLES[role] for role, place in reversed(places.items())}
@@ -51,7 +50,7 @@ def document(task: Task, batch: Batch, row: int) -> Text:
 
 
 def document_data(task: Task, batch: Batch, row: int) -> dict[str, Any]:
-    """The same for machines."""
+    """One document as plain data."""
     tokens = batch.tokens[row, : int(batch.lengths[row])].tolist()
     return {
         "index": int(batch.index[row]),
@@ -67,7 +66,7 @@ def document_data(task: Task, batch: Batch, row: int) -> dict[str, Any]:
 
 
 def derivation(task: ATR, corpus: Corpus, row: int) -> Tree:
-    """One document's derivation: each expansion with its nonterminal and head, children in document order."""
+    """The tree of one document: each expansion with its nonterminal and head, children in document order."""
     if corpus.parents is None or corpus.rules is None:
         raise ValueError("this corpus has no trees")
     span = slice(corpus.starts[row], corpus.starts[row + 1])
@@ -96,7 +95,7 @@ def derivation(task: ATR, corpus: Corpus, row: int) -> Tree:
 
 
 def statistics(batch: Batch) -> dict[str, dict[str, Any]]:
-    """Of a sample: lengths and facts, each with its quantiles and a histogram of at most 16 bins."""
+    """Lengths and facts of a sample, each with its range, mean, median and a histogram of at most 16 bins."""
     columns = {"length": batch.lengths.numpy(), **{name: batch.facts[name].numpy() for name in FACTS}}
     result = {}
     for name, values in columns.items():
@@ -109,11 +108,10 @@ def statistics(batch: Batch) -> dict[str, dict[str, Any]]:
 
 
 def statistics_table(stats: dict[str, dict[str, Any]], n: int) -> Table:
-    """The same for people."""
-    table = Table(title=f"{n:,} documents", title_justify="left", box=None, header_style="bold")
-    for column in ("", "min", "median", "mean", "max"):
-        table.add_column(column, justify="right" if column else "left")
-    table.add_column("distribution, min to max")
+    """The statistics of `n` documents."""
+    distribution = "distribution, min to max"
+    table = plain_table(("", "min", "median", "mean", "max", distribution), ("", distribution))
+    table.title, table.title_justify = f"{n:,} documents", "left"
     for name, s in stats.items():
         numbers = (f"{s['min']}", f"{s['median']:g}", f"{s['mean']:.2f}", f"{s['max']}")
         table.add_row(name, *numbers, Text(bars(s["histogram"]), "cyan"))
@@ -121,41 +119,13 @@ def statistics_table(stats: dict[str, dict[str, Any]], n: int) -> Table:
 
 
 def bars(counts: Sequence[int]) -> str:
-    """A histogram one line high; a count that is not 0 is never drawn as 0."""
+    """A histogram one line high; only a count of 0 is drawn as empty."""
     top = max(counts)
     return "".join(" " if c == 0 else "▁▂▃▄▅▆▇█"[int(7 * c / top)] for c in counts)
 
 
-def describe_options(model: type[BaseModel] | None) -> dict[str, Any]:
-    """Names, defaults and meanings of options, as plain data."""
-    fields = {} if model is None else model.model_fields
-    return {name: {"default": info.default, "help": info.description} for name, info in fields.items()}
-
-
-def describe_task(cls: type[Task]) -> dict[str, Any]:
-    """A task's presets and options as plain data."""
-    presets = {preset: dict(values) for preset, values in cls.presets.items()}
-    return {"presets": presets, "options": describe_options(cls.Options)}
-
-
-def task_table(tasks: dict[str, type[Task]]) -> Table:
-    """Every task with its presets and options."""
-    table = Table("task", "option", "default", "meaning", title="Tasks", title_justify="left", header_style="bold")
-    for name, cls in tasks.items():
-        about = (cls.__doc__ or "").strip().splitlines()[0]
-        table.add_row(Text(name, "bold"), "", "", escape(about))
-        for preset, values in cls.presets.items():
-            changes = ", ".join(f"{k}={v}" for k, v in values.items()) or "the defaults"
-            table.add_row("", Text(f"preset {preset}", "magenta"), "", escape(changes))
-        for option, info in cls.Options.model_fields.items():
-            default = ",".join(info.default) if isinstance(info.default, tuple) else str(info.default)
-            table.add_row("", Text(option, "cyan"), escape(default), escape(info.description or ""))
-        table.add_section()
-    return table
-
-
 def grammar_table(grammar: Grammar) -> Table:
-    """Rules with their probabilities, and each nonterminal's three likeliest heads."""
+    """Rules with their probabilities, and the three likeliest heads of each nonterminal."""
     table = Table("nonterminal", "p", "children", "likely heads", title="Grammar", title_justify="left", box=None)
     left = sum(len(rules) for rules in grammar.rules.values()) - MOST_RULES
     if left > 0:

@@ -16,7 +16,7 @@ from mecheval.sweep import Event, HereEngine, Job, LocalEngine, Stopped, sweep
 from mecheval.sweep.job import Tell
 from sweep.jobs import Heard
 
-FAULTY = Path(__file__).parent / "evaluation" / "faulty.py"
+FAULTY = Path(__file__).parents[1] / "evaluation" / "faulty.py"
 TINY = {
     "preset": "laptop", "pairs": 2, "queries": 1, "batch_size": 8, "steps": 20, "evaluate.documents": 16,
     "evaluate.every": 10,
@@ -171,7 +171,7 @@ def test_a_file_that_changes_during_a_sweep_fails_its_runs_at_once(
         (["{mine}:BadTap"], "BadTap does not work in a model under interventions"),
         (["{mine}:Good", "--task", "arr"], "unknown task at scale laptop 'arr'"),
         (["{mine}:Good", "--scale", "huge"], "unknown scale 'huge'. Choices: laptop, paper."),
-        (["{mine}:Good", "--lr", "fast"], "--lr takes positive numbers with commas between (got 'fast')"),
+        (["{mine}:Good", "--lr", "fast"], "--lr takes positive numbers, comma-separated (got 'fast')"),
         (["{mine}:Good", "--seeds", "0"], "seeds: must be at least 1 (got 0)"),
         (["{mine}:Good", "--report", "report.pdf"], "cannot write a report as 'report.pdf'"),
     ],
@@ -204,7 +204,7 @@ def test_ctrl_c_says_how_to_go_on(
     monkeypatch.setattr(LocalEngine, "run", stopped)
     code, out, err = command("evaluate", f"{mine}:Good", "--no-report", "--store", str(tmp_path / "store"))
     assert (code, out) == (128 + signal.SIGTERM, "")
-    assert "stopped; what is done is saved, and the same command goes on from there." in err
+    assert "stopped; finished work is saved. Run the same command again to resume." in err
 
 
 def test_a_built_in_mixer_that_fails_is_told_and_the_rest_is_shown(

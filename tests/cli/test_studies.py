@@ -104,7 +104,7 @@ def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path, 
         (["ar", "--only", "mixer"], "--only takes AXIS=VALUE,VALUE (got 'mixer')"),
         (["ar", "--only", "mixr=mamba"], "unknown axis 'mixr'"),
         (["ar", "--only", "mixer=mambo"], "no run has mixer mambo. Choices: attention, base_conv"),
-        (["ar", "--lr", "fast"], "--lr takes positive numbers with commas between (got 'fast')"),
+        (["ar", "--lr", "fast"], "--lr takes positive numbers, comma-separated (got 'fast')"),
         (["ar", "--seeds", "0"], "seeds: must be at least 1 (got 0)"),
         (["ar", "--engine", "rya"], "unknown engine 'rya'"),
         (["ar", "--store", "s3://bucket/runs"], "a store behind a URL is for --engine ray"),
@@ -154,7 +154,7 @@ def test_a_failed_run_is_told_and_the_others_are_kept(
     assert code == 2
     assert "failed: ar · attention · d 16 · lr 0.001 · seed 0" in err
     assert "device cuda:7: PyTorch sees" in err
-    assert "1 run failed (see above); the same command tries again." in err
+    assert "1 run failed (see above); run the same command again to retry." in err
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -167,6 +167,6 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert outcome(child) == 130
     said = (tmp_path / "said").read_text()
     assert "Traceback" not in said
-    assert "the same command goes on from there" in said
+    assert "Run the same command again to resume." in said
     (row,) = Store(tmp_path).rows()
     assert row["status"] == "interrupted"

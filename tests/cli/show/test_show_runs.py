@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from mecheval.show_store import RunTable, frame_table, run_table
+from mecheval.cli.show.runs import RunTable, frame_table, run_table
 from mecheval.store import Store
 from store.examples import ID, write_run
 

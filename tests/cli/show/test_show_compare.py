@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console, RenderableType
 
-from mecheval import show_compare
+from mecheval.cli.show import studies as show
 from mecheval.config import run_config
 from mecheval.paper import Judged, Setting, compare
 from paper.tables import put, settings, table
@@ -20,7 +20,7 @@ def printed(shown: RenderableType, width: int = 80) -> list[str]:
 
 def test_a_model_that_both_sides_have() -> None:
     frame = table(NUMBERS, mixer=("attention",), d_model=(64,))
-    lines = printed(show_compare.cells_table(compare("ar", frame, "laptop")))
+    lines = printed(show.cells_table(compare("ar", frame, "laptop")))
     assert lines[0] == "mixer d original corrupted at key at value at query"
     here = lines.index("attention 64 ours 90.0 10.0 10.0 85.0 10.0")
     assert lines[here + 1 : here + 3] == ["paper 99.9 5.5 4.3 99.9 6.4", "diff -9.9 +4.5 +5.7 -14.9 +3.6"]
@@ -29,18 +29,18 @@ def test_a_model_that_both_sides_have() -> None:
 def test_a_line_a_model_in_a_wide_terminal() -> None:
     frame = table(NUMBERS, mixer=("attention",), d_model=(64,))
     compared = compare("ar", frame, "laptop")
-    lines = printed(show_compare.cells_table(compared, 130), 130)
+    lines = printed(show.cells_table(compared, 130), 130)
     assert lines[1] == "mixer d" + 5 * " ours paper diff"
     assert len(lines) == 2 + 35
     assert "attention 64 90.0 99.9 -9.9 10.0 5.5 +4.5 10.0 4.3 +5.7 85.0 99.9 -14.9 10.0 6.4 +3.6" in lines
     assert "attention 16" + " – 1.9 – – 1.7 – – 1.7 – – 2.1 – – 1.7 –" in lines
     seeds = compare("ar", table(NUMBERS, mixer=("attention",), d_model=(64,), seed=(0, 1)), "laptop")
-    assert printed(show_compare.cells_table(seeds, 130), 130) == printed(show_compare.cells_table(seeds))
+    assert printed(show.cells_table(seeds, 130), 130) == printed(show.cells_table(seeds))
 
 
 def test_models_that_one_side_lacks() -> None:
     frame = table(NUMBERS, mixer=("attention",), d_model=(96,))
-    lines = printed(show_compare.cells_table(compare("ar", frame, "laptop")))
+    lines = printed(show.cells_table(compare("ar", frame, "laptop")))
     here = lines.index("attention 96 ours 90.0 10.0 10.0 85.0 10.0")
     assert lines[here + 1] == "paper – – – – –"
     assert lines[lines.index("attention 64 ours – – – – –") + 1] == "paper 99.9 5.5 4.3 99.9 6.4"
@@ -49,7 +49,7 @@ def test_models_that_one_side_lacks() -> None:
 
 def test_a_mean_does_not_hide_a_seed() -> None:
     frame = put(table(NUMBERS, mixer=("attention",), d_model=(64,), seed=(0, 1)), {"original": 0.3}, seed=1)
-    lines = printed(show_compare.cells_table(compare("ar", frame, "laptop")))
+    lines = printed(show.cells_table(compare("ar", frame, "laptop")))
     here = lines.index("attention 64 ours 60.0 10.0 10.0 85.0 10.0")
     assert lines[here + 1].startswith("2 seeds 30.0–90.0 10.0–10.0 ")
 
@@ -62,24 +62,24 @@ def test_rates_are_shown_where_none_was_chosen() -> None:
         "conv0_at_next_key": 0.8,
         "conv1_at_value": 0.1,
     }
-    lines = printed(show_compare.cells_table(compare("ar_mamba_inside", table(numbers, d_model=(64,)), "laptop")))
+    lines = printed(show.cells_table(compare("ar_mamba_inside", table(numbers, d_model=(64,)), "laptop")))
     here = lines.index("0.001 64 ours 90.0 10.0 10.0 80.0 10.0")
     assert lines[here + 1] == "paper 53.2 4.2 2.3 44.7 6.0"
 
 
 def test_how_close_is_told_at_the_papers_scale_only() -> None:
     frame = table(NUMBERS, mixer=("attention",), d_model=(64,))
-    about = f"{show_compare.NUMBERS} The paper's are means over 320 documents."
-    assert show_compare.cells_text(compare("ar", frame, "laptop")).plain == about
-    assert show_compare.cells_text(compare("ar", frame, "paper")).plain == (
+    about = f"{show.NUMBERS} The paper's are means over 320 documents."
+    assert show.cells_text(compare("ar", frame, "laptop")).plain == about
+    assert show.cells_text(compare("ar", frame, "paper")).plain == (
         f"{about} 2 of 5 numbers are within 5 points; "
-        "the largest difference is -14.9 (attention, d 64, restored_value)."
+        "the largest difference is -14.9 (attention, d_model 64, restored at value)."
     )
 
 
 def test_patterns() -> None:
     frame = table(NUMBERS, mixer=("attention", "[red]mine[/red]"), d_model=(64, 128))
-    lines = printed(show_compare.patterns_table(compare("ar", frame, "laptop")), 140)
+    lines = printed(show.patterns_table(compare("ar", frame, "laptop")), 140)
     assert "attention value (d 64, d 128) value (d 32, d 64, d 128, d 256); not learnt (d 16) 2 of 2 runs" in lines
     assert "[red]mine[/red] value (d 64, d 128) – –" in lines
     assert "h3 – not learnt (d 16, d 32, d 64, d 128, d 256) –" in lines
@@ -97,24 +97,24 @@ def test_patterns() -> None:
     ],
 )
 def test_settings(scale: str, line: str) -> None:
-    said = show_compare.settings_text(settings(scale)).plain.splitlines()
+    said = show.settings_text(settings(scale)).plain.splitlines()
     assert len(said) == 3
     assert said[0] == line
-    assert said[2] == show_compare.CHOICE
-    alone = show_compare.settings_text({"ar": settings(scale)["ar"]}).plain.splitlines()
+    assert said[2] == show.CHOICE
+    alone = show.settings_text({"ar": settings(scale)["ar"]}).plain.splitlines()
     assert alone[0] == line.removeprefix("AR, ").capitalize()
 
 
 def test_the_paper_had_a_dev_set_only_with_a_hold_out() -> None:
     held = Setting.of(run_config("atr", holdout=0.2))
-    assert show_compare.settings_text({"atr": held}).plain.splitlines()[1] == show_compare.HELD_OUT
+    assert show.settings_text({"atr": held}).plain.splitlines()[1] == show.HELD_OUT
 
 
 def test_how_much_of_the_grid_is_there() -> None:
     frame = table(NUMBERS, d_model=(16, 32, 64, 128))
-    assert show_compare.runs_text(frame, "ar", "paper") is None
+    assert show.runs_text(frame, "ar", "paper") is None
     frame["status"] = ["done", "diverged", "missing", "running"]
-    said = show_compare.runs_text(frame, "ar", "paper")
+    said = show.runs_text(frame, "ar", "paper")
     assert said is not None
     assert said.plain == (
         "Only 2 of 4 runs have ended (1 missing, 1 running), and what follows is about those; "
@@ -127,8 +127,8 @@ def test_claims() -> None:
         Judged("one", "ar", "4.2", "AR, [b]x[/b]", "accuracy: 100.0", "it is tested", "contradicted", "d 64: 10 %."),
         Judged("two", "ar", "4.3", "AR", "accuracy: 1", "so", "not tested", "why"),
     ]
-    assert show_compare.claims_text(judged).plain == "2 claims of the paper: 1 contradicted, 1 not tested"
-    assert printed(show_compare.claims_table(judged))[:5] == [
+    assert show.claims_text(judged).plain == "2 claims of the paper: 1 contradicted, 1 not tested"
+    assert printed(show.claims_table(judged))[:5] == [
         "contradicted one (section 4.2)",
         "the paper AR, [b]x[/b]; accuracy: 100.0",
         "tested it is tested",

@@ -93,7 +93,7 @@ def test_colours_stay(capsys: pytest.CaptureFixture[str]) -> None:
         (["study", "ar", "--cpus", "nan"], "--cpus: must be from 0 to 1e+06 (got nan)"),
         (["study", "ar", "--seeds", "1000000000"], "Invalid value for '--seeds'"),
         (["study", "ar", "--workers", "3000000000"], "Invalid value for '--workers'"),
-        (["study", "ar", "--lr", "nan,0,-1"], "--lr takes positive numbers with commas between"),
+        (["study", "ar", "--lr", "nan,0,-1"], "--lr takes positive numbers, comma-separated"),
         (["study", "ar", "--lr", "1e-3," * 200], "--lr takes at most 100 values"),
         (["study", "ar", "--only", "mixer=" + "a," * 3000], "--only takes at most 100 values"),
         (["query", "select 1", "--limit", "-1"], "--limit: must be from 1 to 10000 (got -1)"),

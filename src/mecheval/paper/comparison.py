@@ -1,13 +1,18 @@
-"""Our numbers beside the paper's, cell by cell, and the patterns that they make."""
+"""A study beside the paper: its numbers cell by cell, the patterns that they make, and the claims."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from mecheval.paper.numbers import PUBLISHED, published
-from mecheval.paper.thresholds import BENEFITS, LEARNT
+from mecheval.paper.claims import Judged, judge_claims
+from mecheval.paper.numbers import PUBLISHED, Setting, published, settings_of
+from mecheval.paper.questions import BENEFITS, LEARNT
+from mecheval.studies import STUDIES, StudyTable
+from mecheval.studies.table import GAP
+from mecheval.sweep import Point
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -16,12 +21,12 @@ CELLS = ("mixer", "lr", "d_model", "quantity", "ours", "low", "high", "seeds", "
 PATTERNS = ("mixer", "ours", "paper", "main", "learnt", "same")
 NOT_LEARNT, NOWHERE = "not learnt", "nowhere"
 SPELT_OUT = 6
-"""Models of a pattern that are named; of more, only their number is told."""
+"""Most models that a pattern names; of more, it gives the number."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study beside the paper; both tables are empty where the paper printed no numbers.
+    """A study's numbers beside the paper's; both tables are empty if the paper printed no numbers.
 
     `cells`: mixer, lr (NaN where it was chosen), d_model, quantity; ours (mean over seeds), low, high, seeds (how many
     have a number), paper, difference (ours - paper). All fractions; NaN where a side has no such cell.
@@ -33,6 +38,28 @@ class Comparison:
     scale: str
     cells: pd.DataFrame
     patterns: pd.DataFrame
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """What each quantity is called."""
+        return _titles(self.study)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All that the comparison of a study with the paper found; `table` has all runs, not only the chosen ones."""
+
+    table: StudyTable
+    settings: dict[str, Setting]
+    comparison: Comparison
+    claims: list[Judged]
+
+
+def compare_study(table: StudyTable, points: Sequence[Point], scale: str) -> Compared:
+    """A study's table, whose runs are `points`, beside the paper's numbers and claims."""
+    name, frame, settings = table.study.name, table.best().frame, settings_of(point.config for point in points)
+    judged = judge_claims({name: frame}, scale, {name: settings})
+    return Compared(table, settings, compare(name, frame, scale), judged)
 
 
 def compare(study: str, frame: pd.DataFrame, scale: str) -> Comparison:
@@ -71,14 +98,23 @@ def _patterns(study: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFr
         main = Counter(run.place for run in paper if run.place not in (NOT_LEARNT, NOWHERE)).most_common(1)
         top = main[0][0] if main else ""
         learnt = [run.place for run in mine if run.place != NOT_LEARNT]
-        rows.append((mixer, _told(mine), _told(paper), top, len(learnt), sum(place == top for place in learnt)))
+        rows.append(
+            (
+                mixer,
+                _in_words(study, mine),
+                _in_words(study, paper),
+                top,
+                len(learnt),
+                sum(place == top for place in learnt),
+            )
+        )
     return pd.DataFrame(rows, columns=list(PATTERNS))
 
 
 class _Run(NamedTuple):
     """Where a run that is done is restored most."""
 
-    name: str  # what sets it apart, besides the seed
+    name: str  # what distinguishes it, besides the seed
     seed: int
     place: str
 
@@ -97,14 +133,19 @@ def _places(study: str, frame: pd.DataFrame) -> list[_Run]:
     return found
 
 
-def _told(runs: list[_Run]) -> str:
-    """Value (d 64, d 128); not learnt (d 32); seeds are named where they disagree."""
+def _titles(study: str) -> dict[str, str]:
+    return GAP | {reading.name: reading.title for reading in STUDIES[study].readings}
+
+
+def _in_words(study: str, runs: list[_Run]) -> str:
+    """value (d 64, d 128); not learnt (d 32); seeds are named where they disagree."""
+    titles = _titles(study)
     seen: dict[str, set[str]] = {}
     for run in runs:
         seen.setdefault(run.name, set()).add(run.place)
     by_place: dict[str, list[str]] = {}
     for run in sorted(runs, key=lambda run: run.place == NOT_LEARNT):
-        names = by_place.setdefault(run.place.removeprefix("restored_"), [])
+        names = by_place.setdefault(titles.get(run.place, run.place).removeprefix("restored at "), [])
         name = run.name if len(seen[run.name]) == 1 else f"{run.name} seed {run.seed}"
         if name not in names:
             names.append(name)
