@@ -16,7 +16,7 @@ from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
-    from altair.typing import ChartType
+    from mecheval.figures import Chart
 
 draw = typer.Typer(help="Draw from real data, into a file.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(draw, name="draw")
@@ -95,17 +95,18 @@ def mechanisms(
     store: StorePath = Path(DEFAULT_STORE),
     save: Save = Path("mechanisms.svg"),
 ) -> None:
-    """Draw who stores the association where: each mixer's mechanism, by the verdicts on its runs at their best rate."""
+    """Draw where each mixer stores the key-value link, by the verdicts on its runs at their best learning rate."""
     from mecheval import figures
     from mecheval.figures.mechanism_rows import mechanism_rows
-    from mecheval.figures.mechanisms import mechanisms_figure
+    from mecheval.figures.mechanisms import TITLE, mechanisms_figure
     from mecheval.store import Store
+    from mecheval.studies.axes import say
 
     figures.check_suffix(save)
     with aside.status("reading"):
         among = _runs_of(study, scale, seeds) if study is not None else None
         rows = mechanism_rows(Store(store), task, among)
-    _write(mechanisms_figure(rows, f"Who stores the association where: {task}"), save)
+    _write(mechanisms_figure(rows, f"{TITLE} ({say('task', task)})"), save)
 
 
 def _runs_of(study: str, scale: str, seeds: int) -> set[str]:
@@ -143,7 +144,7 @@ def draw_study(
     _write(drawn[wanted], path)
 
 
-def _write(chart: ChartType, path: Path) -> None:
+def _write(chart: Chart, path: Path) -> None:
     from mecheval import figures
 
     figures.save(chart, path)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
-from mecheval.figures import tokens
+from mecheval.figures import canvas as sheet
 from mecheval.figures.canvas import INK, MONO, PALE, QUIET, Canvas, breadth, cut
 from mecheval.figures.style import RAMP
+from mecheval.figures.vegalite import Chart
 from mecheval.types import ROLES
 
-if TYPE_CHECKING:  # both are slow to import
-    import altair as alt
-
+if TYPE_CHECKING:  # slow to import
     from mecheval.tasks import ATR
 
 FEWEST, MOST = 6, 16
@@ -102,7 +101,7 @@ def derivation_of(task: ATR, document: int | None = None, split: str = "train", 
     return drawn
 
 
-def grammar_figure(task: ATR, document: int | None = None, split: str = "train", seed: int = 0) -> alt.VConcatChart:
+def grammar_figure(task: ATR, document: int | None = None, split: str = "train", seed: int = 0) -> Chart:
     """Rules with their probabilities at the left, the tree at the right, each terminal above its token.
 
     The head terminal of an expansion is the parent of all that the expansion creates. Rules of all nonterminals that
@@ -116,10 +115,10 @@ def grammar_figure(task: ATR, document: int | None = None, split: str = "train",
     used = list(dict.fromkeys(owners[drawn.rules[i]] for i in heads))
     columns = _columns(task, used, {drawn.rules[i] for i in heads})
     rules_width = sum(MARGIN + column.width for column in columns)
-    step = tokens.pitch([*drawn.symbols, *used])
+    step = sheet.pitch([*drawn.symbols, *used])
     tree_height = (1 + max(depth.values())) * LEVEL
     rules_height = LINE * (1 + max(len(column.lines) for column in columns))
-    row = max(tree_height + 20, rules_height - tokens.HEIGHT / 2)  # height of the document
+    row = max(tree_height + 20, rules_height - sheet.HEIGHT / 2)  # height of the document
     canvas = Canvas(rules_width + step * len(drawn.symbols), 0)
     x = 0.0
     for column in columns:
@@ -128,8 +127,8 @@ def grammar_figure(task: ATR, document: int | None = None, split: str = "train",
     place = [x + step * (i + 0.5) for i in range(len(drawn.symbols))]
     top = row - tree_height - 20 + LEVEL / 2  # the tree stands on its document
     _draw_tree(canvas, drawn, {i: (place[i], top + depth[i] * LEVEL) for i in drawn.terminals}, row,
-               {i: owners[drawn.rules[i]] for i in heads}, step - tokens.GAP)  # fmt: skip
-    canvas.height = _draw_document(canvas, drawn, place, row, step - tokens.GAP)
+               {i: owners[drawn.rules[i]] for i in heads}, step - sheet.GAP)  # fmt: skip
+    canvas.height = _draw_document(canvas, drawn, place, row, step - sheet.GAP)
     title = f"Associative treecall: document {drawn.number} ({split}, seed {seed})"
     return canvas.chart(title, NOTES, describe(drawn, used))
 
@@ -166,7 +165,7 @@ def _columns(task: ATR, used: Sequence[str], applied: set[int]) -> list[Column]:
             columns.append(Column([]))
         for number, rule in zip(numbers[name], task.grammar.rules[name], strict=True):
             parts = [*rule.children, HEAD] if task.grammar.head == "right" else [HEAD, *rule.children]
-            head = cut(name, tokens.LONGEST) if number == numbers[name][0] else ""
+            head = cut(name, sheet.LONGEST) if number == numbers[name][0] else ""
             columns[-1].lines.append((head, rule.probability, cut(" ".join(parts), WIDEST_RULE), number in applied))
         done += len(numbers[name])
     return columns
@@ -207,19 +206,19 @@ def _draw_tree(
         canvas.line(corners, MARK if marked else EDGE, 3 if marked else 1.2, what="edge")
     for i, (x, y) in at.items():
         if i not in owners:
-            tokens.token(canvas, x, y, width, drawn.symbols[i], tokens.fill(i, drawn.roles), what="node")
+            canvas.token(x, y, width, drawn.symbols[i], sheet.role_colour(i, drawn.roles), what="node")
             continue
-        canvas.box(x, y, width, NODE, tokens.fill(i, drawn.roles), EDGE, what="node")
-        canvas.text(x, y - 7, cut(owners[i], tokens.LONGEST), align="center", size=10, bold=True, what="owner")
-        canvas.text(x, y + 7, cut(drawn.symbols[i], tokens.LONGEST), align="center", what="node")
+        canvas.box(x, y, width, NODE, sheet.role_colour(i, drawn.roles), EDGE, what="node")
+        canvas.text(x, y - 7, cut(owners[i], sheet.LONGEST), align="center", size=10, bold=True, what="owner")
+        canvas.text(x, y + 7, cut(drawn.symbols[i], sheet.LONGEST), align="center", what="node")
 
 
 def _draw_document(canvas: Canvas, drawn: Derivation, place: Sequence[float], row: float, width: float) -> float:
     """The tokens, their roles, and an arrow from key to value; the height at which all that ends."""
     for i, symbol in enumerate(drawn.symbols):
-        tokens.token(canvas, place[i], row, width, symbol, tokens.fill(i, drawn.roles))
-    named = {role: place[drawn.roles[role][0]] for role in tokens.COLOURS}
-    bottoms = tokens.label_roles(canvas, named, row + tokens.HEIGHT / 2 + 2)
+        canvas.token(place[i], row, width, symbol, sheet.role_colour(i, drawn.roles))
+    named = {role: place[drawn.roles[role][0]] for role in sheet.COLOURS}
+    bottoms = canvas.label_roles(named, row + sheet.HEIGHT / 2 + 2)
     low = max(bottoms.values()) + 18
     key, value = named["key"], named["value"]
     if key != value:
@@ -230,7 +229,7 @@ def _draw_document(canvas: Canvas, drawn: Derivation, place: Sequence[float], ro
 
 
 def describe(drawn: Derivation, used: Sequence[str]) -> str:
-    """The figure in words, for those who do not see it."""
+    """The figure in words, for readers who cannot see it."""
     word = {role: drawn.symbols[places[0]] for role, places in drawn.roles.items()}
     place = {role: places[0] for role, places in drawn.roles.items()}
     return (

@@ -1,45 +1,47 @@
-"""Dev against test: what a model makes of combinations that training never asked for."""
+"""Dev against test: how a model scores on combinations that training never asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mecheval.figures.cells import Cell, cells, percent
-from mecheval.figures.matrix import GAP, beside_each_other, heading, texts
-from mecheval.figures.style import GREY, chart_of, finish, mixer_marks
+from mecheval.figures import vegalite as vl
+from mecheval.figures.cells import Cell, cells, percent, texts_of
+from mecheval.figures.style import GREY, mixer_marks
+from mecheval.figures.vegalite import GAP
+from mecheval.studies import StudyTable
 from mecheval.studies.axes import named
 
-if TYPE_CHECKING:  # both are slow to import
-    import altair as alt
-    import pandas as pd
-
-PAIRS = {
-    "accuracy": ("dev_accuracy", "test_accuracy"),
-    "attribution at key": ("dev_attribution_key", "attribution_key"),
-    "attribution at value": ("dev_attribution_value", "attribution_value"),
-    "attribution at query": ("dev_attribution_query", "attribution_query"),
-}
-"""Title of a panel -> its columns: across, and up."""
+ACCURACY = "accuracy"
 SIDE, FEW = 180, 6
-"""Pixels of a panel, and how many points that are not there are named."""
+"""Pixels of a panel, and how many of the points that are missing a note names."""
 AXES = ["mixer", "d_model"]
-TIPS, SAID = ("mixer", "d_model", "dev", "test", "seeds", "rate", "verdict", "runs"), {"rate": "learning rate"}
-"""What a tooltip shows, and what fields are called there."""
+ABOUT = ("mixer", "d_model", "seeds", "rate", "verdict", "runs")
+"""Fields of a cell that its point keeps."""
 
 Point = dict[str, Any]
-"""A mixer and width with `x`, `y`, their ranges (x_low, x_high, y_low, y_high), `quantity` and what a tooltip says."""
+"""A mixer and width: `x`, `y`, their ranges (x_low, x_high, y_low, y_high), `quantity` and fields of the tooltip."""
 
 
-def holdout(frame: pd.DataFrame, title: str) -> alt.HConcatChart:
-    """Scores on dev across and on test up, a point for each mixer and width: accuracy, then attributions."""
-    made = {name: [point | {"quantity": name} for point in _points(frame, *columns)] for name, columns in PAIRS.items()}
-    first = made["accuracy"]
+def pairs(table: StudyTable) -> dict[str, tuple[str, str]]:
+    """Title of a panel -> its columns across and up: accuracy, then readings that the study has on dev and on test."""
+    dev = {(each.site, each.role, each.column): each.name for each in table.readings if each.split == "dev"}
+    test = [(each, (each.site, each.role, each.column)) for each in table.readings if each.split == "test"]
+    found = {each.title: (dev[place], each.name) for each, place in test if place in dev}
+    return {ACCURACY: ("dev_accuracy", "test_accuracy"), **found}
+
+
+def holdout(table: StudyTable, title: str) -> vl.Chart:
+    """Scores on dev across and on test up, a point for each mixer and width: accuracy, then the paired readings."""
+    made = {}
+    for name, columns in pairs(table).items():
+        xs, ys = (cells(table, {column: name}, AXES) for column in columns)
+        both = [(x, y) for x, y in zip(xs, ys, strict=True) if x["value"] is not None and y["value"] is not None]
+        made[name] = [_point(x, y) for x, y in both]
+    first, order = made[ACCURACY], cells(table, {"dev_accuracy": ""}, AXES)  # with those that have no point
     low = min([0.0, *(point[end] for points in made.values() for point in points for end in ("x_low", "y_low"))])
-    order = cells(frame, {"dev_accuracy": ""}, AXES)  # with those that have no point
-    mixers, widths = texts(order, "mixer"), texts(order, "d_model")
+    mixers, widths = texts_of(order, "mixer"), texts_of(order, "d_model")
     panels = [_panel(name, points, low, mixers, widths) for name, points in made.items()]
-    chart = beside_each_other(panels, 2 * GAP)
     notes = ["below the line: less on held-out pairs than on those of training"]
     if any(point[f"{axis}_low"] < point[f"{axis}_high"] for point in first for axis in "xy"):
         notes[0] += "; means over seeds, with lines from the lowest to the highest"
@@ -48,61 +50,41 @@ def holdout(frame: pd.DataFrame, title: str) -> alt.HConcatChart:
     if gone:
         notes.append(f"not shown: {', '.join(gone[:FEW])}{f' and {len(gone) - FEW} more' if len(gone) > FEW else ''}")
     said = f"{title}. Scatter plots of dev against test, {len(first)} points. {_described(made)}"
-    return finish(chart, title, notes, (SIDE + 3 * GAP) * len(panels), said)
-
-
-def _points(frame: pd.DataFrame, across: str, up: str) -> list[Point]:
-    """Mixers and widths that have both scores."""
-    xs, ys = (cells(frame, {column: column}, AXES) for column in (across, up))
-    return [_point(x, y) for x, y in zip(xs, ys, strict=True) if x["value"] is not None and y["value"] is not None]
+    return vl.finish(vl.beside(panels, 2 * GAP), title, notes, (SIDE + 3 * GAP) * len(panels), said)
 
 
 def _point(x: Cell, y: Cell) -> Point:
     ends = {f"{axis}_{end}": cell[end] for axis, cell in (("x", x), ("y", y)) for end in ("low", "high")}
-    same = {name: x[name] for name in ("mixer", "d_model", "seeds", "rate", "verdict", "runs")}
-    return {**same, "x": x["value"], "y": y["value"], **ends, "dev": x["shown"], "test": y["shown"]}
+    scores = {"x": x["value"], "y": y["value"], "dev": x["shown"], "test": y["shown"], "quantity": x["quantity"]}
+    return {**{name: x[name] for name in ABOUT}, **ends, **scores}
 
 
-def _panel(
-    name: str, points: Sequence[Point], low: float, mixers: Sequence[str], widths: Sequence[str]
-) -> alt.LayerChart:
-    import altair as alt
-
-    marks = mixer_marks(mixers)
-    scale = alt.Scale(domain=[low, 1], nice=False)
-    axis: dict[str, Any] = {
-        "values": [0, 0.25, 0.5, 0.75, 1],
-        "labelExpr": "100 * datum.value",
-        "grid": True,
-        "labelFlush": False,
-    }
-    x = alt.X("x:Q", title="dev (%)", scale=scale).axis(**axis)
-    first = name == "accuracy"
-    y = alt.Y("y:Q", title="test, held out (%)" if first else None, scale=scale)
-    y = y.axis(**axis, labelOpacity=float(first))
-    base = chart_of(points).encode(x="x:Q", y="y:Q")
-    line = chart_of([{"x": end, "y": end} for end in (low, 1.0)])
-    hues = alt.Scale(domain=list(mixers), range=[marks[mixer][0] for mixer in mixers])
-    shapes = alt.Scale(domain=list(mixers), range=[marks[mixer][1] for mixer in mixers])
-    dots = base.mark_point(filled=True, opacity=0.9, size=70).encode(
-        color=alt.Color("mixer:N", sort=list(mixers), scale=hues),
-        shape=alt.Shape("mixer:N", sort=list(mixers), scale=shapes),
-        tooltip=[alt.Tooltip(f"{field}:N", title=SAID.get(field, field)) for field in TIPS],
-    )
+def _panel(name: str, points: Sequence[Point], low: float, mixers: Sequence[str], widths: Sequence[str]) -> vl.Spec:
+    scale = {"domain": [low, 1], "nice": False}
+    axis = {**vl.PERCENT, "values": [0, 0.25, 0.5, 0.75, 1], "labelFlush": False}
+    first = name == ACCURACY
+    x = vl.field("x:Q", title="dev (%)", scale=scale, axis=axis)
+    y = vl.field("y:Q", title="test, held out (%)" if first else None, scale=scale,
+              axis={**axis, "labelOpacity": float(first)})  # fmt: skip
+    hues, shapes, _ = zip(*mixer_marks(mixers).values(), strict=True)
+    dots = {
+        "x": vl.field("x:Q"), "y": vl.field("y:Q"),
+        "color": vl.field("mixer:N", sort=mixers, scale={"domain": mixers, "range": list(hues)}),
+        "shape": vl.field("mixer:N", sort=mixers, scale={"domain": mixers, "range": list(shapes)}),
+        "tooltip": vl.tooltips([*ABOUT[:2], "dev", "test", *ABOUT[2:]], {"rate": "learning rate"}),
+    }  # fmt: skip
     if len(widths) > 1:
-        sizes = alt.Scale(domain=list(widths), range=[25 + 115 * n / (len(widths) - 1) for n in range(len(widths))])
-        dots = dots.encode(size=alt.Size("d_model:O", sort=list(widths), scale=sizes))
-    return alt.LayerChart(
-        layer=[
-            line.mark_line(color=GREY, strokeDash=[3, 3], strokeWidth=1).encode(x=x, y=y),
-            base.mark_rule(color=GREY, opacity=0.6).encode(x="x_low:Q", x2="x_high:Q"),
-            base.mark_rule(color=GREY, opacity=0.6).encode(y="y_low:Q", y2="y_high:Q"),
-            dots,
-        ],
-        width=SIDE,
-        height=SIDE,
-        title=heading(name, SIDE),
-    )
+        sizes = [25 + 115 * n / (len(widths) - 1) for n in range(len(widths))]
+        dots["size"] = vl.field("d_model:O", sort=widths, scale={"domain": widths, "range": sizes})
+    across, up = ({axis: vl.field(f"{axis}_low:Q"), f"{axis}2": {"field": f"{axis}_high"}} for axis in "xy")
+    level = [{"x": end, "y": end} for end in (low, 1.0)]
+    layers = [
+        vl.layer("line", {"x": x, "y": y}, rows=level, color=GREY, strokeDash=[3, 3], strokeWidth=1),
+        vl.layer("rule", {"y": vl.field("y:Q"), **across}, color=GREY, opacity=0.6),
+        vl.layer("rule", {"x": vl.field("x:Q"), **up}, color=GREY, opacity=0.6),
+        vl.layer("point", dots, filled=True, opacity=0.9, size=70),
+    ]
+    return vl.panel(layers, SIDE, SIDE, points, title=vl.heading(name, SIDE))
 
 
 def _described(made: dict[str, list[Point]]) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from mecheval.errors import UserError
 from mecheval.figures.grammar import derivation_of
 from mecheval.figures.heatmap import arranged, split_site
-from mecheval.report.plain import tidy
-from mecheval.report.runs import PARTS, SPLIT, STATE, layout_of, three
+from mecheval.report.page import tidy
+from mecheval.report.runs import PARTS, SPLIT, layout_of, three
 from mecheval.store import RunFolder, Store
 from mecheval.tasks import ATR, Task
-from mecheval.types import ROLES
+from mecheval.types import LAST, ROLES
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -23,16 +23,17 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.types import Batch
 
 RUNS, DOCUMENTS = 24, 6
+"""Most runs whose documents are shown, and most documents of each."""
 LOOK, LONGEST = 48, 48
-"""Documents that are looked at, and tokens up to which one is easily read."""
+"""How many documents are searched for short ones, and up to how many tokens a document is easily read."""
 TOP = 3
-"""Answers that are told, besides the right one."""
+"""How many answers are listed, besides the right one."""
 
 
 def explored(best: pd.DataFrame, most: int = RUNS) -> list[str]:
-    """Ids of the runs whose documents are shown, those that learnt first: of every task and mixer one, then another.
+    """Ids of the runs whose documents are shown, those that learnt first: one of every task and mixer, then another.
 
-    `best` has a row for each setting; only runs that are done have weights to look into.
+    `best` has a row for each setting; only runs that are done have weights.
     """
     done = best[best["status"] == "done"]
     learnt = done["label"].notna() & (done["label"] != "not_learnt")
@@ -49,21 +50,23 @@ def explored(best: pd.DataFrame, most: int = RUNS) -> list[str]:
 
 
 def explored_data(store: Store, runs: Sequence[str]) -> list[dict[str, Any]]:
-    """For each of the runs a few documents with their maps; or, where it cannot be loaded, why."""
+    """For each of the runs a few documents with their maps, or the reason why it cannot be loaded."""
     return [_explore(store.folder(run)) for run in runs]
 
 
 def _explore(folder: RunFolder) -> dict[str, Any]:
+    if not (folder.weights / f"{LAST}.safetensors").exists():  # known without torch, which is slow to import
+        return {"run": folder.id, "problem": f"run {folder.id} has no {LAST} weights."}
     from mecheval.training.loop import alone
     from mecheval.training.probe import load_run
 
     try:
-        trained = load_run(folder, STATE)
+        trained = load_run(folder, LAST)
         with alone(1):
             return {"run": folder.id, **_documents(trained)}
     except UserError as error:
         return {"run": folder.id, "problem": str(error)}
-    except Exception as error:  # a mixer from elsewhere may have changed since, or be broken: the report is not
+    except Exception as error:  # a custom mixer may have changed since, or be broken; the report goes without it
         return {"run": folder.id, "problem": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
 
 
@@ -81,20 +84,20 @@ def _documents(trained: Trained) -> dict[str, Any]:
     clean, corrupted = clean[rows], corrupted[rows]
     sites = [site for site in default_sites(trained.lm) if split_site(site)[1] in PARTS]
     effects = interchange(trained.lm, clean, corrupted, sites, ROLES, per_document=True)
-    told: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     layout: dict[str, Any] = {}
     for row in range(len(clean)):
         own = arranged(effects[effects["document"] == int(clean.index[row])])
-        layout = layout_of(list(zip(own["site"], own["role"], strict=True)))
+        layout = layout_of(own["site"], own["role"])
         both = clean[row : row + 1], corrupted[row : row + 1]
         answered = explain(trained.lm, trained.task, *both, sites=[], roles=[], top=TOP)
-        told.append({
+        shown.append({
             **_text(trained.task, clean, row, given.seed), "substitute": answered.substitute,
             "answers": [_answers(answered.clean), _answers(answered.corrupted)],
             "original": tidy(own["original"].iloc[0]), "corrupted": tidy(own["corrupted"].iloc[0]),
-            "values": [three(each) for each in own["restored"]],
+            "values": three(own["restored"].to_numpy(float)),
         })  # fmt: skip
-    return {"layout": layout, "documents": told}
+    return {"layout": layout, "documents": shown}
 
 
 def _readable(lengths: Sequence[int]) -> list[int]:
