@@ -93,7 +93,7 @@ ONE_MIXER = ("ar_mamba_conv", "ar_mamba_inside", "ar_based_conv")
 def chart_of(study: str) -> figures.Chart:
     """The chart of runs with two seeds and, where the study compares mixers, a mixer with a hostile name."""
     draw, axes = CHARTS[study]
-    mixers = {} if study in ONE_MIXER else {"mixer": ["mamba", ODD]}
+    mixers: dict[str, Any] = {} if study in ONE_MIXER else {"mixer": ["mamba", ODD]}
     return draw(runs(**axes, seed=[0, 1], **mixers), "a <b> & c")
 
 

@@ -160,13 +160,14 @@ def _cell_layers(x: vl.Spec, y: vl.Spec, legend: vl.Spec) -> list[vl.Spec]:
     """Coloured cells with numbers, empty cells with words, and marks where seeds disagree."""
     full, empty, at = "isValid(datum.value)", "!isValid(datum.value)", {"x": x, "y": y}
     text, corner = vl.field("label:N"), {"x": {**x, "bandPosition": 1}, "y": {**y, "bandPosition": 0}}
-    colour, mark = vl.field("value:Q", scale=vl.FILL, legend=legend), {"shape": CORNER, "filled": True, "size": 110}
+    colour = vl.field("value:Q", scale=vl.FILL, legend=legend)
+    mark: dict[str, Any] = {"shape": CORNER, "filled": True, "size": 110, "opacity": 1}
     return [
         vl.layer("rect", {**at, "color": colour}, where=full, stroke="white"),
         vl.layer("rect", at, where=empty, fill="white", stroke=FAINT, strokeDash=[2, 2]),
         vl.layer("text", {**at, "text": text}, where=empty, fontSize=10, color=GREY),
         vl.layer("text", {**at, "text": text, "color": vl.ink("value")}, where=full, fontSize=10),
-        vl.layer("point", {**corner, "color": vl.ink("value")}, where="datum.apart", opacity=1, **mark),
+        vl.layer("point", {**corner, "color": vl.ink("value")}, where="datum.apart", **mark),
     ]
 
 
