@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mecheval.figures.names import mixer_names, task_names
+from mecheval.figures.mechanism_rows import mixer_names, task_names
 from mecheval.report.page import levels, text_of, tidy
 from mecheval.report.runs import flat, packed
 from training.runs import tiny

@@ -12,8 +12,8 @@ import pytest
 from figures.test_study_charts import AT_QUERY, HOLDOUT, RESTORED, history, runs, together
 from mecheval.figures import Chart, accuracy, curves, depth, heatmap, holdout, panels, style
 from mecheval.figures.lines import mechanism_over_time
+from mecheval.figures.matrix import pairs
 from mecheval.figures.mechanisms import COLUMNS, mechanisms_figure
-from mecheval.figures.scatter import pairs
 from mecheval.figures.vegalite import views
 from mecheval.report.page import DARK, DARK_RAMP, FEWEST, PAINTED, field_texts, page_spec, thinned_rows
 from mecheval.report.sections import quantities
@@ -86,7 +86,7 @@ def test_every_kind_of_chart_is_valid_vega_lite(name: str) -> None:
     from altair.vegalite.schema import core
 
     core.Root.validate(json.loads(chart(name).to_json()))
-    with pytest.raises(Exception, match="'marks' was unexpected|is not valid"):
+    with pytest.raises(Exception, match=r"'marks' was unexpected|is not valid"):
         core.Root.validate({"marks": 1})
 
 

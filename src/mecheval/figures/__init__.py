@@ -7,8 +7,7 @@ from pathlib import Path
 from mecheval.errors import UnknownName, UserError
 from mecheval.figures.heatmap import heatmap
 from mecheval.figures.lines import curves
-from mecheval.figures.matrix import accuracy, depth, panels
-from mecheval.figures.scatter import holdout
+from mecheval.figures.matrix import accuracy, depth, holdout, panels
 from mecheval.figures.vegalite import SCALE, Chart
 from mecheval.files import write_atomic
 from mecheval.store import Store

@@ -85,6 +85,12 @@ class Canvas:
         rows = self.boxes.setdefault((not ground, radius), [])
         rows.append(corners | {"fill": fill, "edge": edge or fill, "what": what})
 
+    def bar(self, x: float, y: float, width: float, height: float, fill: str, what: str) -> float:
+        """A bar from x to the right, at least a pixel long; returns its length."""
+        width = max(1.0, width)
+        self.box(x + width / 2, y, width, height, fill, radius=0, what=what)
+        return width
+
     def text(
         self, x: float, y: float, text: str, *, align: Align = "left", colour: str = INK, size: float = SIZE,
         bold: bool = False, mono: bool = False, what: str = "text",

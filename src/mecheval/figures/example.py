@@ -129,8 +129,7 @@ def _draw_answers(canvas: Canvas, said: Answers, x: float, top: float) -> None:
         y = top + (i + 0.5) * LINE
         colour = INK if each.right else QUIET
         canvas.text(x - 6, y, cut(each.symbol, sheet.LONGEST), align="right", colour=colour, bold=each.right)
-        length = max(1.0, BAR * each.p)
-        canvas.box(x + length / 2, y, length, 10, CLEAN if each.right else PALE, radius=0, what="likelihood")
+        length = canvas.bar(x, y, BAR * each.p, 10, CLEAN if each.right else PALE, "likelihood")
         canvas.text(x + length + 5, y, label(each.p), colour=colour, bold=each.right, what="likelihood")
         if each.right:
             canvas.text(x + length + 32, y, "✓", colour=colour, what="right")

@@ -126,11 +126,7 @@ def _tree(task: Task, number: int, seed: int) -> dict[str, Any] | None:
         drawn = derivation_of(task, number, SPLIT, seed)
     except UserError:
         return None
-    owners = [name for name, rules in task.grammar.rules.items() for _ in rules]
-    return {
-        "parents": list(drawn.parents), "asked": drawn.asked(),
-        "owners": [owners[rule] if rule >= 0 else None for rule in drawn.rules],
-    }  # fmt: skip
+    return {"parents": list(drawn.parents), "asked": drawn.asked(), "owners": list(drawn.owners)}
 
 
 def _answers(answers: Answers) -> list[list[Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecheval.figures.heatmap import AFTER, BEFORE, in_depth, in_order, split_site
-from mecheval.figures.names import apart, mixer_names, setting_of, task_names, usual_values
+from mecheval.figures.mechanism_rows import apart, mixer_names, setting_of, task_names, usual_values
 from mecheval.report.page import columns, tidy
 from mecheval.store import Store
 from mecheval.studies import best_rows, restoring

@@ -13,9 +13,9 @@ from mecheval.errors import UserError
 from mecheval.figures import curves, draw
 from mecheval.figures.heatmap import split_site
 from mecheval.figures.lines import mechanism_over_time
+from mecheval.figures.matrix import pairs
 from mecheval.figures.mechanism_rows import mechanism_rows
 from mecheval.figures.mechanisms import TITLE, mechanisms_figure
-from mecheval.figures.scatter import pairs
 from mecheval.figures.vegalite import Spec
 from mecheval.paper import OUTCOMES, Setting, compare, judge_claims, settings_of
 from mecheval.report.page import EXACT, FIELDS, columns, field_texts, levels, page_spec, tidy

@@ -67,7 +67,7 @@ function trainingSection() {
   const some = training.shown < training.runs ? ` Shown are ${training.shown}, spread over tasks and mixers.` : "";
   return section("training", "The mechanism as it forms", figures.length ? [
     el("p", {}, `${plural(training.runs, "run was", "runs were")} intervened on while being trained, on dev documents.${some} `
-      + "A line rises where the clean activation at that position brings the answer back; the broad grey line is the accuracy."),
+      + "A line rises where the clean activation at that position restores the answer; the broad grey line is the accuracy."),
     bar.node, figures,
   ] : [
     el("p", { class: "note" }, "No run was intervened on while it was trained. To see mechanisms form: ",
