@@ -19,8 +19,8 @@ from mecheval.store.bounds import printable
 Point = tuple[float, float]
 Align = Literal["left", "center", "right"]
 
-INK, QUIET, PALE, PAPER = "#1a1a1a", "#595959", "#c9ced6", "#ffffff"
-"""Colours of text, secondary text, secondary lines and the background."""
+INK, QUIET, PALE, PAPER, BAND = "#1a1a1a", "#595959", "#c9ced6", "#ffffff", "#eef0f3"
+"""Colours of text, secondary text, secondary lines, the background, and the layers of a model."""
 SIZE = 11.0
 """Text size in pixels."""
 SANS, MONO = 0.56, 0.61
@@ -105,6 +105,13 @@ class Canvas:
         """One token of a document in its box."""
         self.box(x, y, width, HEIGHT, colour, edge, what=what)
         self.text(x, y, cut(symbol, LONGEST), align="center", what=what)
+
+    def layers(self, n: int, left: float, right: float, floor: float, step: float, height: float) -> None:
+        """The layers of a model as bands on the ground, the first one lowest, with their names to the left."""
+        for i in range(n):
+            y = floor - (i + 0.5) * step
+            self.box((left + right) / 2, y, right - left, height, BAND, ground=True, what="layer")
+            self.text(left - 6, y, f"layer {i}", align="right", size=10, colour=QUIET, what="layer")
 
     def label_roles(self, places: Mapping[str, float], y: float) -> dict[str, float]:
         """Write the names of roles below their tokens, from the height y down; returns where each name ends.

@@ -56,7 +56,9 @@ def example_figure(document: Mapping[str, Any], explained: Explanation, site: st
     roles = {role: place for role, place in document["roles"].items() if role in sheet.COLOURS and place < len(read)}
     marked = {*roles.values(), *(each.position for each in patched if each.position is not None)}
     shown = visible(len(read), marked)
-    canvas = _draw(rows, shown, roles, split_site(site), n_layers, key)
+    block, part = split_site(site)  # the dot of a patch lies below, inside or above its layer
+    level = n_layers / 2 if block is None else block + {"input": 0.0, "output": 1.0}.get(part, 0.5)
+    canvas = _draw(rows, shown, roles, level, n_layers, key)
     return canvas.chart(title, [READS, PATCH.format(site=site)], describe(rows, site, explained, title))
 
 
@@ -71,9 +73,9 @@ def visible(length: int, marked: set[int]) -> list[int | None]:
 
 
 def _draw(
-    rows: Sequence[Row], shown: Sequence[int | None], roles: Mapping[str, int], site: tuple[int | None, str],
-    n_layers: int, key: int,
-) -> Canvas:  # fmt: skip
+    rows: Sequence[Row], shown: Sequence[int | None], roles: Mapping[str, int], level: float, n_layers: int, key: int
+) -> Canvas:
+    """Draw the rows one below the other; patches are at this level, counted in layers from the tokens."""
     step = sheet.pitch([symbol for row in rows for symbol in row.symbols])
     left = max(breadth(row.name, 12) for row in rows) + 16
     symbols = [cut(each.symbol, sheet.LONGEST) for row in rows for each in row.said]
@@ -98,7 +100,9 @@ def _draw(
             if wrong:
                 canvas.line([(x - 9, middle + 14), (x + 9, middle + 14)], WRONG, 2, what="substitute")
         if row.place is not None:
-            _draw_layers(canvas, left, left + step * len(shown), middle, n_layers, place[row.place], site)
+            floor, right = middle - sheet.HEIGHT / 2 - 4, left + step * len(shown) - sheet.GAP
+            canvas.layers(n_layers, left, right, floor, BAND + 3, BAND - 3)
+            canvas.box(place[row.place], floor - level * (BAND + 3), 13, 13, CLEAN, PAPER, radius=6.5, what="patch")
         _draw_answers(canvas, row.said, bars, top + (height - LINE * len(row.said)) / 2)
         top += height + SPACE
         if row is rows[0]:
@@ -106,21 +110,6 @@ def _draw(
             top = max(top, *(bottom + 8 for bottom in canvas.label_roles(names, middle + 13).values()))
     canvas.height = top - SPACE + 4
     return canvas
-
-
-def _draw_layers(
-    canvas: Canvas, left: float, right: float, tokens_at: float, n_layers: int, x: float, site: tuple[int | None, str]
-) -> None:
-    """Draw the layers above the tokens, and a dot at the patch: below, inside or above its layer."""
-    floor = tokens_at - sheet.HEIGHT / 2 - 4
-    layer, name = site
-    for i in range(n_layers):
-        y = floor - (i + 0.5) * (BAND + 3)
-        canvas.box((left + right) / 2, y, right - left - sheet.GAP, BAND - 3, "#eef0f3", what="layer")
-        canvas.text(left - 6, y, f"layer {i}", align="right", size=10, colour=QUIET, what="layer")
-    level = n_layers / 2 if layer is None else layer + {"input": 0.0, "output": 1.0}.get(name, 0.5)
-    y = floor - level * (BAND + 3)
-    canvas.box(x, y, 13, 13, CLEAN, PAPER, radius=6.5, what="patch")
 
 
 def _draw_answers(canvas: Canvas, said: Answers, x: float, top: float) -> None:

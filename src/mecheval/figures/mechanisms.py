@@ -232,10 +232,7 @@ def _draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], fl
     carried = carries(arrows, group.n_layers)
     passed = {spot for ends in (*(arrow[:2] for arrow in arrows), *carried) for spot in ends}
     left, right = place[CARRIERS[0]] - STEP / 2, place[CARRIERS[-1]] + STEP / 2
-    for layer in range(group.n_layers):
-        y = floor - (layer + 0.5) * BAND
-        canvas.box((left + right) / 2, y, right - left, BAND - 10, "#eef0f3", ground=True, what="layer")
-        canvas.text(left - 6, y, f"layer {layer}", align="right", size=10, colour=QUIET, what="layer")
+    canvas.layers(group.n_layers, left, right, floor, BAND, BAND - 10)
     for spot in sorted({Place(role, level) for role in CARRIERS for level in range(group.n_layers + 1)} | passed):
         size = 10.0 if spot in passed else 6.0  # a square is inside a layer, a disc between layers
         canvas.box(*at(spot), size, size, INK if spot in passed else PALE, PAPER,

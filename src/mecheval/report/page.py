@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from mecheval.figures.canvas import INK, PALE, PAPER, QUIET
+from mecheval.figures.canvas import BAND, INK, PALE, PAPER, QUIET
 from mecheval.figures.lines import thinned
 from mecheval.figures.style import FAINT, GREY, RAMP, WHITE_FROM
 from mecheval.figures.vegalite import Chart, Spec, version, views
@@ -48,7 +48,7 @@ DARK_RAMP = (
 DARK = {
     **dict(zip(RAMP, DARK_RAMP, strict=True)),
     GREY: "#a9b3bd", FAINT: "#343d47", INK: "#e6e9ec", QUIET: "#a9b3bd", PALE: "#46505b", PAPER: "#1a1f26",
-    "#eef0f3": "#272e37", "#b35900": "#f0a04b", "#000000": "#f2f4f6", "#0072b2": "#2f93d6", "black": "white",
+    BAND: "#272e37", "#b35900": "#f0a04b", "#000000": "#f2f4f6", "#0072b2": "#2f93d6", "black": "white",
     "white": "black",
 }  # fmt: skip
 """Colours of charts -> their counterparts on dark pages; other colours are the same on both."""
