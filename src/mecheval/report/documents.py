@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +35,11 @@ def explored(best: pd.DataFrame, most: int = RUNS) -> list[str]:
     `best` has a row for each setting; only runs that are done have weights.
     """
     done = best[best["status"] == "done"]
-    learnt = done["label"].notna() & (done["label"] != "not_learnt")
-    ranked = done.assign(learnt=learnt).sort_values("learnt", ascending=False, kind="stable")
-    queues: dict[tuple[Any, Any], list[tuple[bool, str]]] = defaultdict(list)
-    for run, task, mixer, good in zip(*(ranked[name] for name in ("run", "task", "mixer", "learnt")), strict=True):
-        queues[task, mixer].append((bool(good), run))
-    taken: list[tuple[bool, str]] = []
-    while len(taken) < most and any(queues.values()):
-        taken += [queue.pop(0) for queue in queues.values() if queue]
-    order = {run: place for place, run in enumerate(best["run"])}
-    chosen = sorted(taken, key=lambda item: not item[0])[:most]  # stable: those that learnt come first
-    return [run for _, run in sorted(chosen, key=lambda item: (not item[0], order[item[1]]))]
+    ranked = done.assign(learnt=done["label"].notna() & (done["label"] != "not_learnt"), place=range(len(done)))
+    ranked = ranked.sort_values("learnt", ascending=False, kind="stable")
+    ranked["turn"] = ranked.groupby(["task", "mixer"], dropna=False).cumcount()
+    chosen = ranked.sort_values(["learnt", "turn"], ascending=[False, True], kind="stable").head(most)
+    return list(chosen.sort_values(["learnt", "place"], ascending=[False, True])["run"])
 
 
 def explored_data(store: Store, runs: Sequence[str]) -> list[dict[str, Any]]:
