@@ -103,17 +103,17 @@ def tidy(value: Any, digits: int = DIGITS) -> Any:
     """The same with short numbers, at any depth; None for numbers that are not finite."""
     if value is None or type(value) in (str, int, bool):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, float):  # before containers: most values are numbers
+        if not math.isfinite(value):
+            return None
+        short = float(f"{value:.{digits}g}")
+        return int(short) if short == int(short) and abs(short) < 2**53 else short  # 3 for 3.0
+    if isinstance(value, dict):
         return {str(name): tidy(each, digits) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [tidy(each, digits) for each in value]
-    value = value if type(value) is float else plain(value)
-    if not isinstance(value, float):
-        return value
-    if not math.isfinite(value):
-        return None
-    short = float(f"{value:.{digits}g}")
-    return int(short) if short == int(short) and abs(short) < 2**53 else short  # 3 for 3.0
+    value = plain(value)
+    return tidy(value, digits) if isinstance(value, float) else value
 
 
 def text_of(data: Any) -> str:
