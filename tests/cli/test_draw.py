@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,13 @@ def trained(path: Path) -> str:
     return config.id
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A store with that run, which no test may change, and the id of the run."""
+    path = tmp_path_factory.mktemp("draw") / "store"
+    return path, trained(path)
+
+
 def texts(path: Path, what: str) -> list[str]:
     """Words that stand for this, from top to bottom and from left to right."""
     rows = [row for rows in json.loads(path.read_text())["datasets"].values() for row in rows]
@@ -80,15 +88,12 @@ def test_a_grammar(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert texts(tmp_path / "tree.json", "token") == sample["documents"][3]["symbols"]
 
 
-def test_an_example(command: Command, tmp_path: Path) -> None:
-    run, picture = trained(tmp_path / "store"), tmp_path / "example.json"
-    code, out, _ = command("draw", "example", run[:6], "--document", "3", "--save", str(picture), "--store",
-                           str(tmp_path / "store"))  # fmt: skip
+def test_an_example(command: Command, shared: tuple[Path, str], tmp_path: Path) -> None:
+    (store, run), picture = shared, tmp_path / "example.json"
+    code, out, _ = command("draw", "example", run[:6], "--document", "3", "--save", str(picture), "--store", str(store))
     assert (code, out) == (0, f"wrote {picture}\n")
-    told = command(
-        "explain", run, "--document", "3", "--site", "blocks.1.input", "--json", "--store", str(tmp_path / "store")
-    )
-    data = json.loads(told[1])
+    words = ["--document", "3", "--site", "blocks.1.input", "--json", "--store", str(store)]
+    data = json.loads(command("explain", run, *words)[1])
     read = data["document"]["symbols"][: data["document"]["predict_at"][0] + 1]
     assert texts(picture, "token")[: len(read)] == read
     title = json.loads(picture.read_text())["title"]
@@ -97,13 +102,14 @@ def test_an_example(command: Command, tmp_path: Path) -> None:
     assert likelihoods[:3] == [f"{each['p']:.2f}" for each in data["clean"]]
 
 
-def test_the_mechanisms_of_a_store(command: Command, tmp_path: Path) -> None:
-    trained(tmp_path)
+def test_the_mechanisms_of_a_store(command: Command, shared: tuple[Path, str], tmp_path: Path) -> None:
+    shutil.copytree(shared[0], tmp_path, dirs_exist_ok=True)
     write(tmp_path, DIRECT, {("blocks.1.input", "query"): 0.75}, 0.9, mixer="delta_net")
     picture = tmp_path / "found.json"
     code, out, _ = command("draw", "mechanisms", "--store", str(tmp_path), "--save", str(picture))
     assert (code, out) == (0, f"wrote {picture}\n")
     assert texts(picture, "mixer") == ["attention", "delta_net"]
+    assert json.loads(picture.read_text())["title"]["text"] == ["Where each mixer stores the key-value link (AR)"]
     assert [text for text in texts(picture, "verdict") if " of " in text] == [
         "1 of 1 run: induction", "1 of 1 run: direct retrieval in layer 0",
     ]  # fmt: skip
@@ -164,11 +170,11 @@ def test_shares_are_read_where_the_verdict_says(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
-    words: list[str], message: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    words: list[str], message: str, command: Command, shared: tuple[Path, str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    store = tmp_path / "store"
-    run = trained(store) if "STORE" in words else ""
+    store, run = shared
     code, out, err = command("draw", *(word.replace("STORE", str(store)).replace("RUN", run) for word in words))
     assert (code, out) == (2, "")
     assert err.startswith(f"mecheval: {message.replace('STORE', str(store)).replace('RUN', run)}")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import webbrowser
 from pathlib import Path
 
@@ -38,6 +40,13 @@ def test_it_opens_in_the_browser(command: Command, runs: Store, monkeypatch: pyt
     command.prints("report", "--store", str(runs.path), "--scale", "paper", "--open")
     assert asked == [Path("report.html").absolute().as_uri()]
     assert Path("report.html").read_text() == f"{runs.path} paper None"
+
+
+def test_a_report_on_runs_without_weights_does_not_wait_for_torch(runs: Store) -> None:
+    code = "import sys; from mecheval.report import write_report; from mecheval.store import Store\n"
+    code += "write_report(Store(sys.argv[1]), 'quick.html'); assert not {'torch', 'altair'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code, str(runs.path)], check=True)
+    assert "Where recall happens" in Path("quick.html").read_text()
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -5,6 +5,7 @@ import math
 import struct
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,12 +15,24 @@ import pytest
 
 from mecheval import figures
 from mecheval.errors import UserError
-from mecheval.figures import canvas, tokens
+from mecheval.figures import canvas
 from mecheval.figures.example import ROOM, example_figure, visible
 from mecheval.figures.grammar import LARGEST, derivation_of, grammar_figure
-from mecheval.figures.mechanisms import COLUMNS, SHARES, grouped, mechanisms_figure
-from mecheval.figures.ways import ASSOCIATES, BOTH, RETRIEVES, Arrow, Finding, Place, carries, way
+from mecheval.figures.mechanisms import (
+    ASSOCIATES,
+    BOTH,
+    COLUMNS,
+    RETRIEVES,
+    SHARES,
+    Arrow,
+    Place,
+    carries,
+    grouped,
+    mechanisms_figure,
+    way,
+)
 from mecheval.intervene.explain import Answer, Explanation, Patched
+from mecheval.intervene.mechanism import Finding
 from mecheval.tasks import ATR, build_task
 
 NASTY = "<b>&\"'${x}\x07名"
@@ -50,7 +63,8 @@ def strokes(chart: Any, what: str) -> list[list[tuple[float, float]]]:
 
 def run(mixer: str, finding: Finding, **columns: Any) -> dict[str, Any]:
     place = {"n_layers": 2, "d_model": 64, "seed": 0, "agreement": 1.0, "test_accuracy": 0.9}
-    return {**dict.fromkeys(SHARES, math.nan), "mixer": mixer, **place, **finding._asdict(), **columns}
+    found = {"verdict": finding.label, **{name: getattr(finding, name) for name in ("layer", "stored_by", "stored_at")}}
+    return {**dict.fromkeys(SHARES, math.nan), "mixer": mixer, **place, **found, **columns}
 
 
 def explained(substitute: str = "k9") -> tuple[dict[str, Any], Explanation]:
@@ -69,6 +83,7 @@ def explained(substitute: str = "k9") -> tuple[dict[str, Any], Explanation]:
     )
 
 
+@cache
 def charts() -> dict[str, Any]:
     name = NASTY.replace("\x07", "�")  # a grammar has no others
     grammar = {"terminals": ["a", name], "nonterminals": {"S" + name: {"rules": [["a", name, "a"]]}}}
@@ -227,8 +242,9 @@ def test_ways_of_the_verdicts() -> None:
         arrows, inside = way(by_convolution, shares | {"conv_value": value_share, "conv_next_key": next_share})
         assert (len(arrows), len(inside)) == (2 * expected, expected)
         assert {arrow.end for arrow in arrows if arrow.colour == ASSOCIATES} == set(inside)
-    for verdict in ("mixed", "undetermined", "not_learnt", "something else"):
-        assert way(Finding(verdict, None, None, None), shares) == ([], {})
+    verdicts: list[Any] = ["mixed", "undetermined", "not_learnt", "something else"]
+    for verdict in verdicts:
+        assert way(Finding(verdict), shares) == ([], {})
     deep = way(Finding("induction", 3, 0, "next_key"), shares)[0]
     assert carries(deep, 4) == [(Place("next_key", 1), Place("next_key", 3))]
 
@@ -286,11 +302,11 @@ def test_tables_that_cannot_be_drawn() -> None:
 
 def test_names_of_roles_do_not_touch() -> None:
     sheet = canvas.Canvas(200, 200)
-    bottoms = tokens.label_roles(sheet, {"value": 40.0, "next_key": 70.0, "divider": 70.0, "query": 100.0}, 0)
+    bottoms = sheet.label_roles({"value": 40.0, "next_key": 70.0, "divider": 70.0, "query": 100.0}, 0)
     [rows] = sheet.words.values()
     for one, other in itertools.combinations(rows, 2):
         apart = (canvas.breadth(one["text"], one["size"]) + canvas.breadth(other["text"], other["size"])) / 2
-        assert abs(one["x"] - other["x"]) > apart or abs(one["y"] - other["y"]) >= tokens.LEADING
+        assert abs(one["x"] - other["x"]) > apart or abs(one["y"] - other["y"]) >= canvas.LEADING
     assert bottoms["divider"] > bottoms["next_key"] > bottoms["value"]
 
 
@@ -317,5 +333,5 @@ def test_text_can_be_read_on_everything_it_stands_on() -> None:
 
 def test_drawings_do_not_wait_for_torch() -> None:
     code = "import sys; from mecheval.figures import example, grammar, mechanism_rows, mechanisms\n"
-    code += "assert not {'torch', 'altair', 'pandas'} & set(sys.modules)"
+    code += "assert not {'torch', 'altair', 'pandas', 'vl_convert'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mecheval.errors import UserError
-from mecheval.figures.over_time import ACROSS, mechanism_over_time
+from mecheval.figures.lines import ACROSS, mechanism_over_time
 
 RUN, OTHER = "a" * 12, "b" * 12
 CARRIERS = ("key", "value", "next_key", "query")

@@ -4,6 +4,8 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,21 +16,20 @@ import pytest
 from mecheval import figures
 from mecheval.errors import UnknownName, UserError
 from mecheval.figures.cells import cells
-from mecheval.figures.layers import attributions
-from mecheval.figures.learning import POINTS, arranged_curves, thinned
-from mecheval.figures.matrix import QUANTITIES, row_axis
+from mecheval.figures.lines import POINTS, arranged_curves, thinned
+from mecheval.figures.matrix import attributions, row_axis
 from mecheval.figures.style import HUES, mixer_marks
+from mecheval.studies import STUDIES, Reading, Study, StudyTable
 
 SVG = "{http://www.w3.org/2000/svg}"
-HOLDOUT = [f"{split}attribution_{role}" for split in ("", "dev_") for role in ("key", "value", "query")]
-AT_QUERY = [f"mixer{layer}_at_query" for layer in range(3)]
-RESTORED = ["restored_key", "restored_value", "restored_query"]
-INSIDE = ["conv0_at_value", "conv0_at_next_key", "conv1_at_value"]
+RESTORED, INSIDE, HOLDOUT, AT_QUERY = (
+    tuple(STUDIES[name].readings) for name in ("ar", "ar_mamba_inside", "atr_holdout", "depth")
+)
 
-Draw = Callable[[pd.DataFrame, str], Any]
+Draw = Callable[[StudyTable, str], figures.Chart]
 
 
-def runs(readings: Sequence[str] = (), **axes: Sequence[Any]) -> pd.DataFrame:
+def runs(readings: Sequence[Reading] = (), **axes: Sequence[Any]) -> StudyTable:
     """All combinations, each a run that is done; all its numbers are 0.5."""
     usual: dict[str, Sequence[Any]] = {"mixer": ["mamba"], "d_model": [16], "lr": [1e-3], "seed": [0]}
     names = usual | axes
@@ -36,15 +37,27 @@ def runs(readings: Sequence[str] = (), **axes: Sequence[Any]) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
     frame["run"] = [f"{index:012x}" for index in range(len(frame))]
     frame = frame.assign(status="done", step=10, verdict="induction")
-    scores = ["dev_accuracy", "dev_likelihood", "test_accuracy", "test_likelihood", "original", "corrupted", *readings]
-    return frame.assign(**dict.fromkeys(scores, 0.5))
+    scores = ["dev_accuracy", "dev_likelihood", "test_accuracy", "test_likelihood", "original", "corrupted"]
+    frame = frame.assign(**dict.fromkeys([*scores, *(reading.name for reading in readings)], 0.5))
+    splits = ("dev", "test")
+    study = Study("made", "–", "A question?", points=lambda scale: [], readings=readings, splits=splits)
+    return StudyTable(study, tuple(names), tuple(readings), frame)
 
 
-def without(frame: pd.DataFrame, status: str) -> pd.DataFrame:
+def changed(table: StudyTable, **columns: Any) -> StudyTable:
+    """The same runs with other values in some columns."""
+    return replace(table, frame=table.frame.assign(**columns))
+
+
+def together(*tables: StudyTable) -> StudyTable:
+    """The runs of several tables with the same axes."""
+    return replace(tables[0], frame=pd.concat([table.frame for table in tables], ignore_index=True))
+
+
+def without(table: StudyTable, status: str) -> StudyTable:
     """The same runs with this status, and no numbers."""
-    axes = ("d_model", "lr", "seed", "n_layers", "d_conv", "kernel_size", "step")
-    numbers = [name for name in frame.columns if frame[name].dtype.kind == "f" and name not in axes]
-    return frame.assign(status=status, **dict.fromkeys(numbers, math.nan))
+    numbers = [name for name in table.frame.columns if table.frame[name].dtype.kind == "f" and name not in table.axes]
+    return changed(table, status=status, **dict.fromkeys(numbers, math.nan))
 
 
 def history(frame: pd.DataFrame, scores: Sequence[float] = (0.1, 0.4)) -> pd.DataFrame:
@@ -54,8 +67,8 @@ def history(frame: pd.DataFrame, scores: Sequence[float] = (0.1, 0.4)) -> pd.Dat
     )
 
 
-def draw_curves(frame: pd.DataFrame, title: str) -> Any:
-    return figures.curves(history(frame[frame["status"] != "missing"]), frame, title)
+def draw_curves(table: StudyTable, title: str) -> figures.Chart:
+    return figures.curves(table, history(table.frame[table.frame["status"] != "missing"]), title)
 
 
 CHARTS: dict[str, tuple[Draw, dict[str, Any]]] = {
@@ -73,26 +86,32 @@ CHARTS: dict[str, tuple[Draw, dict[str, Any]]] = {
 ODD = "<script>alert('&\"')</script>"
 
 
-def words(chart: Any, folder: Path) -> list[str]:
-    """All that the chart's picture says, and its words for those who do not see it first."""
-    figures.save(chart, folder / "it.svg")
-    svg = ElementTree.fromstring((folder / "it.svg").read_text())
+ONE_MIXER = ("ar_mamba_conv", "ar_mamba_inside", "ar_based_conv")
+
+
+@cache
+def chart_of(study: str) -> figures.Chart:
+    """The chart of runs with two seeds and, where the study compares mixers, a mixer with a hostile name."""
+    draw, axes = CHARTS[study]
+    mixers: dict[str, Any] = {} if study in ONE_MIXER else {"mixer": ["mamba", ODD]}
+    return draw(runs(**axes, seed=[0, 1], **mixers), "a <b> & c")
+
+
+def words(chart: figures.Chart) -> list[str]:
+    """The description of the picture, and then all of its texts."""
+    svg = ElementTree.fromstring(chart.svg())
     assert not list(svg.iter(f"{SVG}script"))
     return [svg.get("aria-label", ""), *(text.text or "" for text in svg.iter(f"{SVG}text"))]
 
 
 @pytest.mark.parametrize("study", CHARTS)
 def test_every_chart_is_drawn_and_described(study: str, tmp_path: Path) -> None:
-    draw, axes = CHARTS[study]
-    frame = runs(**axes, seed=[0, 1])
-    if study not in ("ar_mamba_conv", "ar_mamba_inside", "ar_based_conv"):
-        frame = runs(**axes, seed=[0, 1], mixer=["mamba", ODD])
-    chart = draw(frame, "a <b> & c")
-    said, *texts = words(chart, tmp_path)
+    chart = chart_of(study)
+    said, *texts = words(chart)
     assert said.startswith("a <b> & c. ")
     assert "50.0 %" in said
     assert "a <b> & c" in texts
-    assert (ODD in texts) == (ODD in frame["mixer"].values)
+    assert (ODD in texts) == (study not in ONE_MIXER)
     figures.save(chart, tmp_path / "it.json")
     assert json.loads((tmp_path / "it.json").read_text())["description"] == said
     if study == "depth":  # several views side by side; the other charts are pictures of the same program
@@ -101,9 +120,9 @@ def test_every_chart_is_drawn_and_described(study: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("study", CHARTS)
-def test_charts_of_runs_that_are_not_there_show_no_number(study: str, tmp_path: Path) -> None:
+def test_charts_of_runs_that_are_not_there_show_no_number(study: str) -> None:
     draw, axes = CHARTS[study]
-    said, *texts = words(draw(without(runs(**axes), "missing"), "T"), tmp_path)
+    said, *texts = words(draw(without(runs(**axes), "missing"), "T"))
     assert "no results" in said or "none" in said
     assert not {"0.0", "50.0"} & set(texts)
 
@@ -111,14 +130,30 @@ def test_charts_of_runs_that_are_not_there_show_no_number(study: str, tmp_path: 
 @pytest.mark.parametrize("study", CHARTS)
 def test_a_single_run_has_a_chart(study: str) -> None:
     draw, axes = CHARTS[study]
-    assert "50.0 %" in draw(runs(**axes)[:1], "T").description
+    table = runs(**axes)
+    assert "50.0 %" in draw(replace(table, frame=table.frame[:1]), "T").description
 
 
 @pytest.mark.parametrize("draw", [figures.panels, figures.accuracy, figures.depth, figures.holdout, draw_curves])
 def test_a_table_without_rows_is_refused(draw: Draw) -> None:
-    frame = runs([*RESTORED, *HOLDOUT, *AT_QUERY], n_layers=[1])
+    table = runs([*RESTORED, *HOLDOUT, *AT_QUERY], n_layers=[1])
     with pytest.raises(UserError, match=r"there are no runs to show\."):
-        draw(frame[:0], "")
+        draw(replace(table, frame=table.frame[:0]), "")
+
+
+def test_a_new_reading_has_a_panel_under_its_title() -> None:
+    new = Reading("at_bos", "share at the first token", "blocks.1.input", "bos", "share")
+    chart = figures.panels(runs([*RESTORED, new]), "T")
+    titles = [" ".join(panel["title"]["text"]) for panel in chart.spec["vconcat"][0]["hconcat"]]
+    assert titles[-1] == "share at the first token"
+    assert "share at the first token: largest 50.0 % (mamba, d_model 16)" in chart.description
+    assert "restored share (%)" in chart.description
+    assert figures.draw(replace(runs([new]), study=replace(runs([new]).study, draw="panels")), "T").description
+    on_dev = replace(new, name="dev_at_bos", title="share on dev", split="dev")
+    pairs = figures.holdout(runs([new, on_dev]), "T").spec["hconcat"]
+    assert [" ".join(panel["title"]["text"]) for panel in pairs] == ["accuracy", "share at the first token"]
+    deeper = Reading("mixer7", "at layer 7", "blocks.7.mixer.output", "query", "attribution")
+    assert {cell["layer"] for cell in attributions(runs([*AT_QUERY, deeper], n_layers=[8]))} == {"0", "1", "2", "7"}
 
 
 def values(spec: dict[str, Any], part: dict[str, Any]) -> list[dict[str, Any]]:
@@ -127,16 +162,15 @@ def values(spec: dict[str, Any], part: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def shown(chart: Any, tmp_path: Path) -> list[str]:
+def shown(chart: figures.Chart) -> list[str]:
     """Texts in the cells, panel by panel."""
-    figures.save(chart, tmp_path / "it.svg")
-    texts = ElementTree.fromstring((tmp_path / "it.svg").read_text()).iter(f"{SVG}text")
+    texts = ElementTree.fromstring(chart.svg()).iter(f"{SVG}text")
     return [text.text or "" for text in texts if text.get("aria-roledescription") == "text mark"]
 
 
-def test_panels_are_laid_out_as_in_the_paper(tmp_path: Path) -> None:
-    frame = runs(RESTORED, mixer=["mine", "attention", "h3", "mamba"], d_model=[128, 16])
-    chart = figures.panels(frame, "")
+def test_panels_are_laid_out_as_in_the_paper() -> None:
+    table = runs(RESTORED, mixer=["mine", "attention", "h3", "mamba"], d_model=[128, 16])
+    chart = figures.panels(table, "")
     line = chart.to_dict()["vconcat"][0]["hconcat"]
     assert [" ".join(panel["title"]["text"]) for panel in line] == [
         "original", "corrupted", "restored at key", "restored at value", "restored at query"
@@ -144,7 +178,7 @@ def test_panels_are_laid_out_as_in_the_paper(tmp_path: Path) -> None:
     encoding = line[0]["layer"][0]["encoding"]
     assert encoding["y"]["sort"] == ["mamba", "h3", "attention", "mine"]
     assert encoding["x"]["sort"] == ["16", "128"]
-    assert shown(chart, tmp_path) == ["50.0"] * (5 * 4 * 2)
+    assert shown(chart) == ["50.0"] * (5 * 4 * 2)
 
 
 def test_rows_are_what_varies() -> None:
@@ -153,19 +187,19 @@ def test_rows_are_what_varies() -> None:
     assert row_axis(runs(lr=[1e-3, 1e-4])) == "lr"
     assert row_axis(runs(mixer=["mamba", "h3"])) == "mixer"
     assert row_axis(runs(n_layers=[1, 2])) == "mixer"
-    one_rate_for_each_width = runs(d_model=[16, 32], lr=[1e-3, 1e-4]).iloc[[0, 3]]
-    assert row_axis(one_rate_for_each_width) == "mixer"
+    rates = runs(d_model=[16, 32], lr=[1e-3, 1e-4])
+    assert row_axis(replace(rates, frame=rates.frame.iloc[[0, 3]])) == "mixer"  # one rate for each width
 
 
-def test_what_has_no_number_says_why_and_is_never_zero(tmp_path: Path) -> None:
+def test_what_has_no_number_says_why_and_is_never_zero() -> None:
     parts = [without(runs(mixer=[name]), status) for name, status in zip("bcdef", STATUSES, strict=True)]
-    diverged_with_scores = runs(mixer=["a"]).assign(status="diverged", test_accuracy=0.0)
-    frame = pd.concat([diverged_with_scores, *parts, runs(mixer=["h", "i"], d_model=[32, 64])[:3]])
-    chart = figures.accuracy(frame[frame["d_model"] == 16], "")
-    assert shown(chart, tmp_path) == ["div", "div", "fail", "…", "n/a", "–"]
+    diverged_with_scores = changed(runs(mixer=["a"]), status="diverged", test_accuracy=0.0)
+    chart = figures.accuracy(together(diverged_with_scores, *parts), "")
+    assert shown(chart) == ["div", "div", "fail", "…", "n/a", "–"]
     notes = " ".join(chart.to_dict()["title"]["subtitle"])
     assert notes == "div: diverged; fail: failed; …: not finished; n/a: not measured; –: not run"
-    with_gap = cells(frame[frame["d_model"] != 16], {"test_accuracy": "q"}, ["mixer", "d_model"])
+    gap = runs(mixer=["h", "i"], d_model=[32, 64])
+    with_gap = cells(replace(gap, frame=gap.frame[:3]), {"test_accuracy": "q"}, ["mixer", "d_model"])
     assert [cell["label"] for cell in with_gap] == ["50.0", "50.0", "50.0", "–"]
 
 
@@ -173,33 +207,35 @@ STATUSES = ("diverged", "failed", "running", "done", "missing")
 
 
 def test_seeds_become_a_mean_with_its_range_and_a_mark_where_they_differ() -> None:
-    frame = runs(seed=[0, 1, 2], mixer=["mamba", "h3", "based"]).sort_values(["mixer", "seed"], ignore_index=True)
-    frame["test_accuracy"] = [0.9, 0.95, 1.0, 0.2, 0.9, 0.1, 0.3, 0.3, math.nan]
-    frame.loc[8, "status"] = "diverged"
-    by_mixer = {cell["mixer"]: cell for cell in cells(frame, {"test_accuracy": "q"}, ["mixer", "d_model"])}
+    table = runs(mixer=["based", "h3", "mamba"], seed=[0, 1, 2])
+    table = changed(
+        table,
+        test_accuracy=[0.9, 0.95, 1.0, 0.2, 0.9, 0.1, 0.3, 0.3, math.nan],
+        status=["done"] * 8 + ["diverged"],
+    )
+    by_mixer = {cell["mixer"]: cell for cell in cells(table, {"test_accuracy": "q"}, ["mixer", "d_model"])}
     based, h3, mamba = by_mixer["based"], by_mixer["h3"], by_mixer["mamba"]
     assert (based["value"], based["low"], based["high"]) == (pytest.approx(0.95), 0.9, 1.0)
     assert (based["label"], based["apart"], based["seeds"]) == ("95.0", False, "3 of 3")
     assert (h3["label"], h3["apart"], h3["range"]) == ("40.0", True, "10.0 to 90.0 %")
     assert (mamba["label"], mamba["seeds"], mamba["status"]) == ("30.0*", "2 of 3", "done, diverged")
-    notes = " ".join(figures.accuracy(frame, "").to_dict()["title"]["subtitle"])
+    notes = " ".join(figures.accuracy(table, "").to_dict()["title"]["subtitle"])
     expected = "means over seeds; *: some seeds have no result; marked corner: seeds differ by more than 10 points"
     assert notes == expected
 
 
-def test_several_runs_of_one_seed_and_unknown_columns_are_refused() -> None:
-    frame = runs(mixer=["mamba", "h3"], lr=[1e-3, 1e-4])
+def test_several_runs_of_one_seed_and_unknown_axes_are_refused() -> None:
+    table = runs(mixer=["mamba", "h3"], lr=[1e-3, 1e-4])
     with pytest.raises(UserError, match=r"several runs of one seed for mamba, d_model 16; choose one learning rate"):
-        figures.accuracy(frame, "")
-    with pytest.raises(UnknownName, match=r"unknown column of the study 'orignal'\. Did you mean 'original'"):
-        figures.panels(runs(), "", {"orignal": "original"})
+        figures.accuracy(table, "")
+    with pytest.raises(UnknownName, match=r"unknown axis 'd_modle'\. Did you mean 'd_model'"):
+        cells(table, {"original": "original"}, ["d_modle"])
 
 
 def test_the_description_holds_the_main_numbers() -> None:
-    frame = runs(mixer=["mamba", "attention"], d_model=[16, 32], lr=[3e-4])
-    frame["test_accuracy"] = [0.25, 0.9, -0.0001, math.nan]
-    frame.loc[3, "status"] = "failed"
-    said = figures.accuracy(frame, "Who?").to_dict()["description"]
+    table = runs(mixer=["mamba", "attention"], d_model=[16, 32], lr=[3e-4])
+    table = changed(table, test_accuracy=[0.25, 0.9, -0.0001, math.nan], status=["done"] * 3 + ["failed"])
+    said = figures.accuracy(table, "Who?").to_dict()["description"]
     assert said == (
         "Who?. Heat maps of the accuracy (%) by mixer and d_model. test accuracy: largest 90.0 % (mamba, d_model 32), "
         "smallest 0.0 % (attention, d_model 16), 1 of 4 without a result."
@@ -207,27 +243,26 @@ def test_the_description_holds_the_main_numbers() -> None:
 
 
 def test_tasks_with_widths_of_their_own_have_no_empty_panels() -> None:
-    frame = pd.concat([runs(task=["atr"], n_layers=[1, 2], d_model=[64]), runs(task=["ar"], n_layers=[1, 2])])
-    lines = figures.accuracy(frame, "").to_dict()["vconcat"]
+    table = together(runs(task=["atr"], n_layers=[1, 2], d_model=[64]), runs(task=["ar"], n_layers=[1, 2]))
+    lines = figures.accuracy(table, "").to_dict()["vconcat"]
     titles = [[panel["title"]["text"] for panel in line["hconcat"]] for line in lines]
     assert titles == [[["d_model 16"]], [["d_model 64"]]]
-    assert [line["hconcat"][0]["layer"][0]["encoding"]["y"]["title"] for line in lines] == ["AR", "ATR"]
+    assert [line["hconcat"][0]["encoding"]["y"]["title"] for line in lines] == ["AR", "ATR"]
 
 
 def test_only_layers_that_a_model_has_and_that_learnt_are_attributed() -> None:
-    frame = runs(AT_QUERY, n_layers=[1, 3], mixer=["mamba", "h3"])
-    frame.loc[frame["mixer"] == "h3", "original"] = 0.01  # which is not above the threshold
-    found = {(cell["mixer"], cell["n_layers"], cell["layer"]): cell["label"] for cell in attributions(frame)}
+    table = runs(AT_QUERY, n_layers=[1, 3], mixer=["mamba", "h3"])
+    table.frame.loc[table.frame["mixer"] == "h3", "original"] = 0.01  # which is not above the threshold
+    found = {(cell["mixer"], cell["n_layers"], cell["layer"]): cell["label"] for cell in attributions(table)}
     places = [("1 layer", "0"), *(("3 layers", layer) for layer in "012")]
     assert found == {(mixer, *place): text for mixer, text in (("mamba", "50.0"), ("h3", "low")) for place in places}
 
 
 def test_held_out_scores_are_points_and_those_without_are_named() -> None:
-    frame = runs(HOLDOUT, mixer=["mamba", "h3", "based"])
-    frame["test_accuracy"], frame["attribution_key"] = [0.2, 0.4, math.nan], [-0.1, 0.3, math.nan]
-    frame.loc[2, "status"] = "diverged"
-    spec = figures.holdout(frame, "T").to_dict()
-    points = values(spec, spec["hconcat"][0]["layer"][3])
+    scores = {"test_accuracy": [0.2, 0.4, math.nan], "attribution_key": [-0.1, 0.3, math.nan]}
+    table = changed(runs(HOLDOUT, mixer=["mamba", "h3", "based"]), **scores, status=["done", "done", "diverged"])
+    spec = figures.holdout(table, "T").to_dict()
+    points = values(spec, spec["hconcat"][0])
     assert [(point["mixer"], point["x"], point["y"]) for point in points] == [("mamba", 0.5, 0.2), ("h3", 0.5, 0.4)]
     assert spec["title"]["subtitle"][-1] == "not shown: based 16 (diverged)"
     domains = {json.dumps(p["layer"][0]["encoding"][a]["scale"]["domain"]) for p in spec["hconcat"] for a in "xy"}
@@ -239,23 +274,25 @@ def test_held_out_scores_are_points_and_those_without_are_named() -> None:
 
 
 def test_of_the_rates_the_best_curve_is_strong_and_a_diverged_one_ends_in_a_cross() -> None:
-    frame = runs(lr=[1e-4, 1e-3, 1e-2], mixer=["mamba", "h3"])
-    frame["dev_accuracy"] = [0.7, 0.7, math.nan, 0.9, 0.9, math.nan]  # where they tie, the likelihood decides,
-    frame["dev_likelihood"] = [0.2, 0.3, math.nan, 0.4, 0.4, math.nan]  # and then the order
-    frame.loc[[2, 5], "status"] = ["diverged", "missing"]
-    drawn = arranged_curves(history(frame[:5]), frame, "mixer", ["mixer", "lr", "d_model", "seed"])
+    table = changed(
+        runs(lr=[1e-4, 1e-3, 1e-2], mixer=["mamba", "h3"]),
+        dev_accuracy=[0.7, 0.7, math.nan, 0.9, 0.9, math.nan],  # where they tie, the likelihood decides,
+        dev_likelihood=[0.2, 0.3, math.nan, 0.4, 0.4, math.nan],  # and then the order
+        status=["done", "done", "diverged", "done", "done", "missing"],
+    )
+    along = history(table.frame[:5])
+    drawn = arranged_curves(table, along, "mixer")
     assert [curve["strong"] for curve in drawn] == [False, True, False, True, False, False]
     assert [len(curve["points"]) for curve in drawn] == [2, 2, 2, 2, 2, 0]
-    spec = figures.curves(history(frame[:5]), frame, "T").to_dict()
+    spec = figures.curves(table, along, "T").to_dict()
     crosses = values(spec, spec["vconcat"][0]["hconcat"][0]["layer"][2])
-    assert [(cross["run"], cross["step"], cross["accuracy"]) for cross in crosses] == [(frame["run"][2], 10, 0.4)]
+    assert [(cross["run"], cross["step"], cross["accuracy"]) for cross in crosses] == [(table.frame["run"][2], 10, 0.4)]
     assert spec["description"].endswith("6 runs. Best at the end: mamba 70.0 %, h3 90.0 %.")
     assert " ".join(spec["title"]["subtitle"]).endswith("cross: diverged; 1 of 6 runs have no curve")
 
 
 def test_where_only_rates_vary_they_have_the_colours() -> None:
-    frame = runs(lr=[1e-4, 1e-2], d_model=[16, 32])
-    spec = figures.curves(history(frame), frame, "").to_dict()
+    spec = draw_curves(runs(lr=[1e-4, 1e-2], d_model=[16, 32]), "").to_dict()
     strong = spec["vconcat"][0]["hconcat"][0]["layer"][1]
     assert strong["encoding"]["color"]["scale"]["domain"] == ["1e-2", "1e-4"]
     assert all(point["strong"] for point in values(spec, strong))
@@ -276,6 +313,9 @@ def test_mixers_differ_in_colour_shape_and_dash_and_keep_theirs() -> None:
     assert mixer_marks(["mine", "based"])["based"] == marks["based"]
 
 
-def test_likelihoods_have_panels_in_the_order_of_the_paper() -> None:
-    assert list(QUANTITIES)[:2] == ["original", "corrupted"]
-    assert {*RESTORED, *INSIDE} < set(QUANTITIES)
+def test_notebooks_show_the_specification_and_a_picture() -> None:
+    chart = chart_of("ar")
+    bundle = chart._repr_mimebundle_()
+    assert bundle["application/vnd.vegalite.v6+json"] == chart.spec == json.loads(chart.to_json())
+    assert bundle["image/png"].startswith(b"\x89PNG")
+    assert bundle["text/plain"] == chart.description

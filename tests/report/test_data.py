@@ -12,12 +12,10 @@ import pytest
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.report import report_data, write_report
-from mecheval.report.configs import flat
 from mecheval.report.documents import explored
-from mecheval.report.grids import found_studies
-from mecheval.report.plain import text_of
-from mecheval.report.runs import run_frame
-from mecheval.report.summary import best_runs
+from mecheval.report.page import text_of
+from mecheval.report.runs import best_runs, flat, run_frame
+from mecheval.report.sections import found_studies
 from mecheval.store import Store, StoreWarning
 from mecheval.store.store import Snapshot
 from mecheval.studies import STUDIES
@@ -68,7 +66,7 @@ def test_a_damaged_file_is_named_and_the_others_are_shown(tmp_path: Path) -> Non
 
 def test_studies_have_the_seeds_that_are_there(taken: Snapshot) -> None:
     [found] = found_studies(taken, "laptop")  # the run that ar_mamba_inside has is one of ar's
-    assert (found.study.name, found.seeds) == ("ar", [0, 1])
+    assert (found.table.study.name, found.seeds) == ("ar", [0, 1])
     assert len(found.table.frame) == 2 * 28
     assert found.table.frame["status"].value_counts().to_dict() == {"missing": 48, "done": 8}
 
@@ -198,11 +196,11 @@ def test_a_study_whose_runs_belong_to_others_is_not_shown(tmp_path: Path) -> Non
     shared = next(point for point in STUDIES["ar"].points("laptop") if point.axes["d_model"] == 128)
     one_layer = next(point for point in STUDIES["one_layer"].points("laptop") if point.axes["n_layers"] == 1)
     put(store, shared.config)
-    assert [found.study.name for found in found_studies(store, "laptop")] == ["ar"]
+    assert [found.table.study.name for found in found_studies(store, "laptop")] == ["ar"]
     put(store, one_layer.config)
     put(store, replace(shared.config, seed=1))
     found = found_studies(store, "laptop")
-    assert [(each.study.name, each.seeds) for each in found] == [("ar", [0, 1]), ("one_layer", [0])]
+    assert [(each.table.study.name, each.seeds) for each in found] == [("ar", [0, 1]), ("one_layer", [0])]
 
 
 def test_runs_without_interventions_make_a_report_too(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mecheval.report.configs import flat, mixer_names, packed, task_names
-from mecheval.report.plain import levels, text_of, tidy
+from mecheval.figures.mechanism_rows import mixer_names, task_names
+from mecheval.report.page import levels, text_of, tidy
+from mecheval.report.runs import flat, packed
 from training.runs import tiny
 
 CONFIG = {
@@ -69,8 +70,18 @@ def test_names_say_in_what_a_run_differs_from_most() -> None:
         changed("model", positions="learned"),
         changed("task", pairs=8),
     ]
-    assert mixer_names(configs) == ["mamba", "mamba", "mamba · d_conv 2", "mamba · positions learned", "mamba"]
-    assert task_names(configs) == ["ar", "ar", "ar", "ar", "ar · pairs 8"]
+    mixers, tasks = ["mamba"] * len(configs), ["ar"] * len(configs)
+    assert mixer_names(mixers, configs) == ["mamba", "mamba", "mamba · d_conv 2", "mamba · positions learned", "mamba"]
+    assert task_names(tasks, configs) == ["ar", "ar", "ar", "ar", "ar · pairs 8"]
+
+
+def test_names_can_say_all_that_is_not_the_same_in_every_run() -> None:
+    configs = [CONFIG, CONFIG, changed("mixer", d_conv=2), changed("model", positions="learned")]
+    assert mixer_names(["mamba"] * 4, configs, all_same=True) == [
+        "mamba · d_conv 4 · positions none", "mamba · d_conv 4 · positions none", "mamba · d_conv 2 · positions none",
+        "mamba · d_conv 4 · positions learned",
+    ]  # fmt: skip
+    assert mixer_names(["mamba", None], [CONFIG, {}], all_same=True) == ["mamba", "?"]
 
 
 def test_thousands_of_configs_stay_small() -> None:

@@ -2,87 +2,97 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from mecheval.figures import accuracy, curves, depth, holdout, panels, style
-from mecheval.figures.matrix import QUANTITIES
+from figures.test_study_charts import AT_QUERY, HOLDOUT, RESTORED, history, runs, together
+from mecheval.figures import Chart, accuracy, curves, depth, heatmap, holdout, panels, style
+from mecheval.figures.lines import mechanism_over_time
+from mecheval.figures.matrix import pairs
 from mecheval.figures.mechanisms import COLUMNS, mechanisms_figure
-from mecheval.figures.over_time import mechanism_over_time
-from mecheval.figures.scatter import PAIRS
+from mecheval.figures.vegalite import views
+from mecheval.report.page import DARK, DARK_RAMP, FEWEST, PAINTED, field_texts, page_spec, thinned_rows
 from mecheval.report.sections import quantities
-from mecheval.report.specs import DARK, DARK_RAMP, FEWEST, PAINTED, field_texts, page_spec, thinned_rows, views
+from mecheval.studies import StudyTable
 from report.stores import ROLES, SITES, effect
 
-BASE = {
-    "seed": 0,
-    "status": "done",
-    "step": 10,
-    "dev_accuracy": 0.5,
-    "test_accuracy": 0.5,
-    "dev_likelihood": 0.5,
-    "verdict": "mixed",
-}
-READ = dict.fromkeys(QUANTITIES, 0.5) | {name: 0.4 for pair in PAIRS.values() for name in pair}
-LAYERS = {f"mixer{layer}_at_query": 0.3 for layer in range(2)}
-
-
-def frame(**axes: list[Any]) -> pd.DataFrame:
-    """Rows of a study: every combination of the axes, with all that any chart reads."""
-    rows: list[dict[str, Any]] = [{}]
-    for axis, values in axes.items():
-        rows = [{**row, axis: value} for row in rows for value in values]
-    return pd.DataFrame([
-        {"mixer": "mamba", "d_model": 64, "lr": 1e-3, **row, "run": f"{i:012x}", **BASE, **READ, **LAYERS}
-        for i, row in enumerate(rows)
-    ])  # fmt: skip
-
-
-def history(table: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        [{"run": run, "step": step, "dev_accuracy": step / 10} for run in table["run"] for step in range(10)]
-    )
-
-
 TWO: dict[str, list[Any]] = {"mixer": ["mamba", "attention"], "d_model": [64, 128]}
-RATES = frame(**TWO, lr=[1e-3, 3e-3])
-CHARTS = {
-    "panels": (panels(frame(**TWO), "t"), ["mixer", "d_model", "lr", "quantity"]),
-    "rates": (panels(frame(d_model=[64, 128], lr=[1e-3, 3e-3]), "t"), ["d_model", "lr", "quantity"]),
-    "options": (panels(frame(d_conv=[0, 4], d_model=[64, 128]), "t"), ["d_conv", "d_model", "lr"]),
-    "accuracy": (accuracy(frame(task=["ar", "atr"], mixer=["mamba", "h3"], positions=["none", "learned"]), "t"),
-                 ["task", "mixer", "positions", "d_model", "lr"]),
-    "depth": (depth(frame(mixer=["mamba", "h3"], n_layers=[1, 2]), "t"), ["mixer", "n_layers", "d_model", "lr"]),
-    "holdout": (holdout(frame(**TWO), "t"), ["mixer", "d_model", "lr", "quantity"]),
-    "curves": (curves(history(RATES), RATES, "t"), ["mixer", "d_model", "lr"]),
+TABLES: dict[str, Callable[[], StudyTable]] = {
+    "panels": lambda: runs(RESTORED, **TWO),
+    "rates": lambda: runs(RESTORED, d_model=[64, 128], lr=[1e-3, 3e-3]),
+    "options": lambda: runs(RESTORED, d_conv=[0, 4], d_model=[64, 128]),
+    "accuracy": lambda: runs(task=["ar", "atr"], mixer=["mamba", "h3"], positions=["none", "learned"]),
+    "depth": lambda: runs(AT_QUERY, mixer=["mamba", "h3"], n_layers=[1, 2]),
+    "holdout": lambda: runs(HOLDOUT, **TWO),
+    "curves": lambda: runs(**TWO, lr=[1e-3, 3e-3]),
+}
+DRAW: dict[str, Callable[[StudyTable, str], Chart]] = {
+    "panels": panels, "rates": panels, "options": panels, "accuracy": accuracy, "depth": depth, "holdout": holdout,
+    "curves": lambda table, title: curves(table, history(table.frame), title),
 }  # fmt: skip
+AXES = {
+    "panels": ["mixer", "d_model", "lr", "quantity"],
+    "rates": ["d_model", "lr", "quantity"],
+    "options": ["d_conv", "d_model", "lr"],
+    "accuracy": ["task", "mixer", "positions", "d_model", "lr"],
+    "depth": ["mixer", "n_layers", "d_model", "lr"],
+    "holdout": ["mixer", "d_model", "lr", "quantity"],
+    "curves": ["mixer", "d_model", "lr"],
+}
+
+
+@cache
+def chart(name: str) -> Chart:
+    """A chart of every kind."""
+    if name in DRAW:
+        return DRAW[name](TABLES[name](), "t")
+    return {"mechanisms": mechanisms, "over time": over_time, "heatmap": one_map}[name]()
 
 
 @cache
 def drawn(name: str) -> dict[str, Any]:
     """What a page draws, with the signals of all axes."""
-    return page_spec(*CHARTS[name])
+    return page_spec(chart(name), AXES[name])
 
 
-def over_time() -> Any:
+def mechanisms() -> Chart:
+    about = {"mixer": "mamba", "n_layers": 2, "d_model": 64, "seed": 0}
+    finding = {"verdict": "induction", "layer": 1, "stored_by": 0, "stored_at": "value"}
+    return mechanisms_figure(pd.DataFrame([{**dict.fromkeys(COLUMNS, 0.5), **about, **finding}]))
+
+
+def one_map() -> Chart:
+    return heatmap(pd.DataFrame([effect("last", 400, "test", site, role) for site in SITES for role in ROLES]), "t")
+
+
+def over_time() -> Chart:
     rows = [
-        effect("training", step, "dev", site, role) | {"run": "a" * 12}
+        effect("training", step, "dev", site, role) | {"run": "a" * 12, "share_low": 0.1, "share_high": 0.9}
         for step in (0, 100)
         for site in SITES
         for role in ROLES
     ]
-    runs = pd.DataFrame(
-        [{"run": "a" * 12, "task": "ar", "mixer": "mamba", "d_model": 64, "n_layers": 2, "lr": 1e-3, "seed": 0}]
-    )
-    return mechanism_over_time(pd.DataFrame(rows), history(runs), "t", runs)
+    about = {"run": "a" * 12, "task": "ar", "mixer": "mamba", "d_model": 64, "n_layers": 2, "lr": 1e-3, "seed": 0}
+    frame = pd.DataFrame([about])
+    return mechanism_over_time(pd.DataFrame(rows), history(frame), "t", frame)
 
 
-@pytest.mark.parametrize("name", CHARTS)
+@pytest.mark.parametrize("name", [*DRAW, "mechanisms", "over time", "heatmap"])
+def test_every_kind_of_chart_is_valid_vega_lite(name: str) -> None:
+    from altair.vegalite.schema import core
+
+    core.Root.validate(json.loads(chart(name).to_json()))
+    with pytest.raises(Exception, match=r"'marks' was unexpected|is not valid"):
+        core.Root.validate({"marks": 1})
+
+
+@pytest.mark.parametrize("name", DRAW)
 def test_every_view_with_rows_of_an_axis_listens_to_its_signal(name: str) -> None:
-    axes, spec = CHARTS[name][1], drawn(name)
+    axes, spec = AXES[name], drawn(name)
     assert {param["name"]: param["value"] for param in spec["params"]} == {f"f_{axis}": None for axis in axes}
     heard = set()
     for view in views(spec):
@@ -102,7 +112,7 @@ def test_every_view_with_rows_of_an_axis_listens_to_its_signal(name: str) -> Non
 def test_vega_knows_the_signals(name: str) -> None:
     import vl_convert
 
-    axes = CHARTS[name][1]
+    axes = AXES[name]
     compiled = vl_convert.vegalite_to_vega(drawn(name), vl_version="6.4")
     assert {f"f_{axis}" for axis in axes} <= {each["name"] for each in compiled["signals"]}
     filters = [
@@ -114,7 +124,7 @@ def test_vega_knows_the_signals(name: str) -> None:
 def test_rows_are_written_once() -> None:
     spec = drawn("panels")
     texts = [json.dumps(rows) for rows in spec["datasets"].values()]
-    assert len(texts) == len(set(texts)) == len(QUANTITIES)
+    assert len(texts) == len(set(texts)) == len(TABLES["panels"]().titles)
     assert '"values":[{' not in json.dumps(spec, separators=(",", ":"))
 
 
@@ -128,15 +138,17 @@ def test_long_curves_keep_their_ends() -> None:
 
 
 def test_chips_of_quantities_know_their_columns() -> None:
-    assert quantities(drawn("panels")) == {text: [name] for name, text in QUANTITIES.items()}
-    assert quantities(drawn("holdout")) == {name: list(pair) for name, pair in PAIRS.items()}
-    assert quantities(drawn("depth")) == {}
+    titles = TABLES["panels"]().titles
+    assert quantities(TABLES["panels"](), drawn("panels")) == {title: [name] for name, title in titles.items()}
+    table = TABLES["holdout"]()
+    assert list(pairs(table)) == ["accuracy", "attribution at key", "attribution at value", "attribution at query"]
+    assert quantities(table, drawn("holdout")) == {title: list(pair) for title, pair in pairs(table).items()}
+    assert quantities(TABLES["depth"](), drawn("depth")) == {}
 
 
 def test_cells_of_several_seeds_name_all_their_rates() -> None:
-    seeds = frame(d_model=[64, 128]).assign(lr=1e-3), frame(d_model=[64, 128]).assign(lr=3e-3, seed=1)
-    spec = page_spec(panels(pd.concat(seeds, ignore_index=True), "t", rows="mixer"))
-    assert field_texts(spec, "rate") == ["1e-3, 3e-3"]
+    seeds = (runs(d_model=[64, 128], lr=[rate], seed=[seed]) for seed, rate in enumerate((1e-3, 3e-3)))
+    assert field_texts(page_spec(panels(together(*seeds), "t")), "rate") == ["1e-3, 3e-3"]
 
 
 def luminance(hue: str) -> float:
@@ -152,18 +164,7 @@ def test_text_on_the_dark_ramp_can_be_read() -> None:
 
 
 def test_dark_charts_leave_no_dark_ink() -> None:
-    row = {
-        "mixer": "mamba",
-        "n_layers": 2,
-        "d_model": 64,
-        "seed": 0,
-        "verdict": "induction",
-        "layer": 1,
-        "stored_by": 0,
-        "stored_at": "value",
-    }
-    drawing = mechanisms_figure(pd.DataFrame([{**dict.fromkeys(COLUMNS, 0.5), **row}]))
-    for spec in (*map(drawn, CHARTS), page_spec(drawing), page_spec(over_time())):
+    for spec in (*map(drawn, DRAW), page_spec(mechanisms()), page_spec(over_time())):
         for hue in _hues(spec):
             assert luminance(DARK.get(hue, hue)) > 0.02, hue
 

@@ -17,7 +17,7 @@ from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
-    from altair.typing import ChartType
+    from mecheval.figures import Chart
 
 draw = typer.Typer(help="Draw a figure from real data into a file.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(draw, name="draw")
@@ -103,7 +103,7 @@ def mechanisms(
     with loading():
         from mecheval import figures
         from mecheval.figures.mechanism_rows import mechanism_rows
-        from mecheval.figures.mechanisms import mechanisms_figure
+        from mecheval.figures.mechanisms import TITLE, mechanisms_figure
         from mecheval.store import Store
         from mecheval.studies import get_study, study_points
         from mecheval.studies.axes import say
@@ -113,7 +113,7 @@ def mechanisms(
         points = [] if study is None else study_points(get_study(study), scale, seeds)
         among = None if study is None else {point.config.id for point in points}
         rows = mechanism_rows(Store(store), task, among)
-    _write(mechanisms_figure(rows, f"Where each mixer stores the key-value link ({say('task', task)})"), save)
+    _write(mechanisms_figure(rows, f"{TITLE} ({say('task', task)})"), save)
 
 
 @draw.command("study")
@@ -170,7 +170,7 @@ def report(
         webbrowser.open(path.absolute().as_uri())
 
 
-def _write(chart: ChartType, path: Path) -> None:
+def _write(chart: Chart, path: Path) -> None:
     from mecheval import figures
 
     figures.save(chart, path)

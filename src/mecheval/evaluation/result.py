@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,12 +105,11 @@ def write_page(result: Evaluation, path: Path) -> None:
     """Write a page about an evaluation, atomically."""
     from mecheval.figures import heatmap
 
-    drawn = StringIO()
-    heatmap(result.effects, result.title).save(drawn, format="svg")
+    drawn = heatmap(result.effects, result.title).svg()
     title = html.escape(result.title)
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>{result._repr_html_()}<h2>Effects</h2>{drawn.getvalue()}</body></html>\n"
+        f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>{result._repr_html_()}<h2>Effects</h2>{drawn}</body></html>\n"
     )
     with writing(path):
         write_atomic(path, page)

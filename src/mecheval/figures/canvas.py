@@ -1,6 +1,6 @@
-"""Drawings from computed places: lines, boxes, arrows and words on a sheet, as one Altair chart.
+"""Drawings from computed places: lines, boxes, arrows, words and rows of tokens on a sheet, as one chart.
 
-Places are in pixels, x to the right and y downwards. From below to above lie grounds, lines, boxes, heads of arrows and
+Places are in pixels, x to the right and y downwards. From bottom to top lie grounds, lines, boxes, heads of arrows and
 words. All of them come from data fields, so that a name is never read as anything but text.
 """
 
@@ -8,38 +8,53 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from mecheval.figures.style import chart_of, finish
+from mecheval.figures.vegalite import Chart, Spec, below, finish, layer, panel
+from mecheval.figures.vegalite import field as by
 from mecheval.store.bounds import printable
-
-if TYPE_CHECKING:  # slow to import
-    import altair as alt
 
 Point = tuple[float, float]
 Align = Literal["left", "center", "right"]
 
-INK, QUIET, PALE, PAPER = "#1a1a1a", "#595959", "#c9ced6", "#ffffff"
-"""Text, text of less weight, lines that are no information of their own, and what all of it stands on."""
+INK, QUIET, PALE, PAPER, BAND = "#1a1a1a", "#595959", "#c9ced6", "#ffffff", "#eef0f3"
+"""Colours of text, secondary text, secondary lines, the background, and the layers of a model."""
 SIZE = 11.0
-"""Of text, in pixels."""
+"""Text size in pixels."""
 SANS, MONO = 0.56, 0.61
-"""Width of a character, in sizes: on average or a little more, and of the fixed-width font."""
+"""Width of a character relative to the text size: a generous average, and that of the fixed-width font."""
 HEAD = "M0,-1L0.55,1L-0.55,1Z"
-"""An arrow's head that points upwards: twice as long as it is wide, so that one sees where it points at any angle."""
+"""The head of an arrow that points upwards: narrow, so that its direction is seen at any angle."""
 HEAD_LENGTH = 8.0
+"""Length in pixels of the head of an arrow, to which its line adds."""
+
+COLOURS = {
+    "key": "#ffd166", "value": "#9bd8a8", "next_key": "#a5dfee", "divider": "#dcdcdc", "query": "#efb9e6",
+    "answer": "#a9c8ff",
+}  # fmt: skip
+"""Colour of a role, pale enough for black text; where a position has several roles, the first of these counts."""
+PLAIN = "#f4f4f4"
+"""Colour of a token without a role."""
+HEIGHT = 22.0
+"""Height of a token in pixels."""
+PADDING, GAP, NARROWEST = 10.0, 4.0, 26.0
+"""Pixels beside a symbol in its box, between boxes, and of the narrowest box."""
+LONGEST = 12
+"""Most characters of a symbol that are shown."""
+LABEL, LEADING = 10.0, 13.0
+"""Text size of the names of roles, and the height of a line of them, in pixels."""
 
 
 @dataclass
 class Canvas:
-    """A sheet, and what is on it so far; every shape says `what` it stands for, for those who read the data."""
+    """A sheet and its content so far; every shape says `what` it stands for, for readers of the data."""
 
     width: float
     height: float
     lines: list[dict[str, Any]] = field(default_factory=list)  # one row a corner
-    boxes: dict[tuple[bool, float], list[dict[str, Any]]] = field(default_factory=dict)  # on top?, radius of corners
+    boxes: dict[tuple[bool, float], list[dict[str, Any]]] = field(default_factory=dict)  # by (above lines, radius)
     heads: list[dict[str, Any]] = field(default_factory=list)
     words: dict[tuple[Align, bool, bool], list[dict[str, Any]]] = field(default_factory=dict)  # by how they are set
     _strokes: int = 0
@@ -67,9 +82,14 @@ class Canvas:
     ) -> None:  # fmt: skip
         """A box around the centre (x, y): a disc if the radius is half its height; a ground lies below all lines."""
         corners = {"x": x - width / 2, "x2": x + width / 2, "y": y - height / 2, "y2": y + height / 2}
-        self.boxes.setdefault((not ground, radius), []).append(
-            corners | {"fill": fill, "edge": edge or fill, "what": what}
-        )
+        rows = self.boxes.setdefault((not ground, radius), [])
+        rows.append(corners | {"fill": fill, "edge": edge or fill, "what": what})
+
+    def bar(self, x: float, y: float, width: float, height: float, fill: str, what: str) -> float:
+        """A bar from x to the right, at least a pixel long; returns its length."""
+        width = max(1.0, width)
+        self.box(x + width / 2, y, width, height, fill, radius=0, what=what)
+        return width
 
     def text(
         self, x: float, y: float, text: str, *, align: Align = "left", colour: str = INK, size: float = SIZE,
@@ -79,52 +99,83 @@ class Canvas:
         row = {"x": x, "y": y, "text": printable(text), "colour": colour, "size": size, "what": what}
         self.words.setdefault((align, bold, mono), []).append(row)
 
-    def chart(self, title: str, notes: Sequence[str], description: str) -> alt.VConcatChart:
-        """The sheet as a chart, with its title, notes below that, and words for those who do not see it."""
-        import altair as alt
+    def token(
+        self, x: float, y: float, width: float, symbol: str, colour: str, edge: str = PALE, what: str = "token"
+    ) -> None:
+        """One token of a document in its box."""
+        self.box(x, y, width, HEIGHT, colour, edge, what=what)
+        self.text(x, y, cut(symbol, LONGEST), align="center", what=what)
 
-        def on(rows: list[dict[str, Any]]) -> alt.Chart:
-            across = alt.Scale(domain=[0, self.width], nice=False, zero=False)
-            down = alt.Scale(domain=[0, self.height], nice=False, zero=False, reverse=True)
-            return chart_of(rows).encode(x=alt.X("x:Q", scale=across, axis=None), y=alt.Y("y:Q", scale=down, axis=None))
+    def layers(self, n: int, left: float, right: float, floor: float, step: float, height: float) -> None:
+        """The layers of a model as bands on the ground, the first one lowest, with their names to the left."""
+        for i in range(n):
+            y = floor - (i + 0.5) * step
+            self.box((left + right) / 2, y, right - left, height, BAND, ground=True, what="layer")
+            self.text(left - 6, y, f"layer {i}", align="right", size=10, colour=QUIET, what="layer")
 
-        def own(channel: type[Any], name: str) -> Any:
-            return channel(f"{name}:N" if name in ("colour", "fill", "edge") else f"{name}:Q", scale=None, legend=None)
+    def label_roles(self, places: Mapping[str, float], y: float) -> dict[str, float]:
+        """Write the names of roles below their tokens, from the height y down; returns where each name ends.
 
-        def box(key: tuple[bool, float]) -> alt.Chart:
-            marks = on(self.boxes[key]).mark_rect(aria=False, cornerRadius=key[1], strokeWidth=1)
-            drawn: alt.Chart = marks.encode(
-                x2="x2:Q", y2="y2:Q", fill=own(alt.Fill, "fill"), stroke=own(alt.Stroke, "edge")
-            )
-            return drawn
+        `places`: role -> x. Names that would touch stand on different lines, with a thin line up to their token.
+        """
+        ends: list[float] = []  # x at which the last name of each line ends
+        seen: set[float] = set()  # the second name of a token stands below its first
+        bottoms: dict[str, float] = {}
+        for role, x in sorted(places.items(), key=lambda item: item[1]):
+            half = breadth(role, LABEL) / 2
+            row = next((row for row, end in enumerate(ends) if x - half > end), len(ends))
+            ends[row:] = [x + half + GAP, *ends[row + 1 :]]
+            middle = y + (row + 0.5) * LEADING
+            if row and x not in seen:
+                self.line([(x, y), (x, middle - LEADING / 2 + 1)], what="label")
+            self.text(x, middle, role, align="center", size=LABEL, what="label")
+            seen.add(x)
+            bottoms[role] = middle + LEADING / 2
+        return bottoms
 
-        layers = [box(key) for key in self.boxes if not key[0]]
-        if self.lines:
-            lines = on(self.lines).mark_line(aria=False, strokeCap="round", strokeJoin="round")
-            layers.append(lines.encode(
-                order="order:Q", detail="stroke:N", color=own(alt.Color, "colour"),
-                strokeWidth=own(alt.StrokeWidth, "width"),
-            ))  # fmt: skip
-        layers += [box(key) for key in self.boxes if key[0]]
-        if self.heads:
-            heads = on(self.heads).mark_point(aria=False, shape=HEAD, filled=True, opacity=1)
-            turn = alt.Angle("turn:Q", scale=None)
-            layers.append(heads.encode(angle=turn, size=own(alt.Size, "area"), color=own(alt.Color, "colour")))
+    def chart(self, title: str, notes: Sequence[str], description: str) -> Chart:
+        """The sheet as a chart with its title, notes below that, and its description."""
+        exact = {"nice": False, "zero": False}
+        across, down = {"domain": [0, self.width], **exact}, {"domain": [0, self.height], **exact, "reverse": True}
+        shared = {"x": by("x:Q", scale=across, axis=None), "y": by("y:Q", scale=down, axis=None)}
+        grounds, boxes = ([self._boxes(key) for key in self.boxes if key[0] == above] for above in (False, True))
+        corners = {**_given(color="colour:N", strokeWidth="width:Q"), "order": by("order:Q"), "detail": by("stroke:N")}
+        lines = layer("line", corners, rows=self.lines, aria=False, strokeCap="round", strokeJoin="round")
+        turned = {**_given(color="colour:N", size="area:Q"), "angle": by("turn:Q", scale=None)}
+        heads = layer("point", turned, rows=self.heads, aria=False, shape=HEAD, filled=True, opacity=1)
+        layers = [*grounds, *([lines] if self.lines else []), *boxes, *([heads] if self.heads else [])]
         for (align, bold, mono), rows in self.words.items():
-            words = on(rows).mark_text(
-                aria=False, align=align, baseline="middle", fontWeight="bold" if bold else "normal",
-                font="monospace" if mono else "sans-serif",
-            )  # fmt: skip
-            layers.append(words.encode(text="text:N", size=own(alt.Size, "size"), color=own(alt.Color, "colour")))
-        sheet = alt.vconcat(alt.LayerChart(layer=layers, width=self.width, height=self.height))
-        return finish(sheet, printable(title), [printable(note) for note in notes], self.width, printable(description))
+            set_in = {"fontWeight": "bold" if bold else "normal", "font": "monospace" if mono else "sans-serif"}
+            shown = {**_given(color="colour:N", size="size:Q"), "text": by("text:N")}
+            layers.append(layer("text", shown, rows=rows, aria=False, align=align, baseline="middle", **set_in))
+        sheet = below([panel(layers, self.width, self.height, encoding=shared)], 0)
+        return finish(sheet, printable(title), list(map(printable, notes)), self.width, printable(description))
+
+    def _boxes(self, key: tuple[bool, float]) -> Spec:
+        ends = {"x2": {"field": "x2"}, "y2": {"field": "y2"}, **_given(fill="fill:N", stroke="edge:N")}
+        return layer("rect", ends, rows=self.boxes[key], aria=False, cornerRadius=key[1], strokeWidth=1)
+
+
+def _given(**channels: str) -> Spec:
+    """Encodings whose fields hold colours and sizes as they are, without a scale."""
+    return {channel: by(name, scale=None, legend=None) for channel, name in channels.items()}
 
 
 def cut(text: str, signs: int) -> str:
-    """At most so many characters."""
+    """The text, shortened to at most so many characters."""
     return text if len(text) <= signs else text[: signs - 1] + "…"
 
 
 def breadth(text: str, size: float = SIZE, sign: float = SANS) -> float:
-    """Pixels that a text takes, about: fonts differ, and wide signs take two places."""
+    """About how many pixels a text takes; fonts differ, and wide characters take two places."""
     return size * sign * sum(2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text)
+
+
+def pitch(symbols: Sequence[str]) -> float:
+    """Pixels from one token to the next, the same for a whole row."""
+    return max(NARROWEST, max(breadth(cut(each, LONGEST)) for each in symbols) + PADDING) + GAP
+
+
+def role_colour(position: int, roles: Mapping[str, Sequence[int]]) -> str:
+    """The colour of a position, by the positions of each role."""
+    return next((colour for role, colour in COLOURS.items() if position in roles.get(role, ())), PLAIN)

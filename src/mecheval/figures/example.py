@@ -1,4 +1,4 @@
-"""One document under interventions: what a model reads, where a clean activation is put back, and what it then says."""
+"""One document under interventions: what a model reads, where it is patched, and what it then answers."""
 
 from __future__ import annotations
 
@@ -7,33 +7,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.figures import tokens
+from mecheval.figures import canvas as sheet
 from mecheval.figures.canvas import INK, PALE, PAPER, QUIET, Canvas, breadth, cut
 from mecheval.figures.heatmap import label, split_site
 from mecheval.figures.style import RAMP
+from mecheval.figures.vegalite import Chart
 
-if TYPE_CHECKING:  # the first is slow to import, and the second needs torch
-    import altair as alt
-
+if TYPE_CHECKING:  # it needs torch
     from mecheval.intervene.explain import Answers, Explanation
 
 ROOM = 14
-"""Tokens in a row; of longer documents the surroundings of the roles are shown."""
-BAND, LINE = 15.0, 15.0
-"""Height of a layer and of an answer."""
-SPACE = 26.0
-"""Between two rows."""
+"""Most tokens in a row; of a longer document, the surroundings of the roles are shown."""
+BAND, LINE, SPACE = 15.0, 15.0, 26.0
+"""Height of a layer, height of an answer, and space between two rows, in pixels."""
 BAR = 90.0
-"""Width of a likelihood of 1."""
+"""Width in pixels of the bar of a likelihood of 1."""
 CLEAN, WRONG = RAMP[7], "#b3261e"
-"""What comes from the clean document, and what replaced its key."""
+"""Colours of what comes from the clean document, and of the symbol that replaces its key."""
 READS = "The model reads a row of tokens and says, at the query, what follows. The corrupted document has another key."
-PATCH = "Dot: here the clean document's activation ({site}) is put in, and all that follows is computed anew."
+PATCH = "Dot: the clean activation ({site}) is patched in here, and all that follows is computed anew."
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is read, where it is patched, and what is said."""
+    """A document as the model reads it, with its answers."""
 
     name: str
     symbols: Sequence[str]
@@ -41,9 +38,7 @@ class Row:
     place: int | None = None  # position of the patch
 
 
-def example_figure(
-    document: Mapping[str, Any], explained: Explanation, site: str, n_layers: int, title: str
-) -> alt.VConcatChart:
+def example_figure(document: Mapping[str, Any], explained: Explanation, site: str, n_layers: int, title: str) -> Chart:
     """A row for the clean and the corrupted document, and one for each role at which `site` was patched.
 
     `document`: `symbols` and `roles` (name -> position) of the clean document, and `predict_at`, as `mecheval explain
@@ -58,15 +53,17 @@ def example_figure(
     corrupted = [*read[:key], explained.substitute, *read[key + 1 :]]
     rows = [Row("clean", read, explained.clean), Row("corrupted", corrupted, explained.corrupted)]
     rows += [Row(f"patched at {each.role}", corrupted, each.answers, each.position) for each in patched]
-    roles = {role: place for role, place in document["roles"].items() if role in tokens.COLOURS and place < len(read)}
+    roles = {role: place for role, place in document["roles"].items() if role in sheet.COLOURS and place < len(read)}
     marked = {*roles.values(), *(each.position for each in patched if each.position is not None)}
     shown = visible(len(read), marked)
-    canvas = _draw(rows, shown, roles, split_site(site), n_layers, key)
+    block, part = split_site(site)  # the dot of a patch lies below, inside or above its layer
+    level = n_layers / 2 if block is None else block + {"input": 0.0, "output": 1.0}.get(part, 0.5)
+    canvas = _draw(rows, shown, roles, level, n_layers, key)
     return canvas.chart(title, [READS, PATCH.format(site=site)], describe(rows, site, explained, title))
 
 
 def visible(length: int, marked: set[int]) -> list[int | None]:
-    """Positions to show, in order, None in place of those left out: all, or the marked ones and what is near them."""
+    """Positions to show, in order, with None for a gap: all of them, or the marked ones and those near them."""
     near = sorted(range(length), key=lambda i: (min(abs(i - mark) for mark in marked), i))
     chosen = sorted(near[: max(ROOM, len(marked))])
     shown: list[int | None] = [] if chosen[0] == 0 else [None]
@@ -76,12 +73,12 @@ def visible(length: int, marked: set[int]) -> list[int | None]:
 
 
 def _draw(
-    rows: Sequence[Row], shown: Sequence[int | None], roles: Mapping[str, int], site: tuple[int | None, str],
-    n_layers: int, key: int,
-) -> Canvas:  # fmt: skip
-    step = tokens.pitch([symbol for row in rows for symbol in row.symbols])
+    rows: Sequence[Row], shown: Sequence[int | None], roles: Mapping[str, int], level: float, n_layers: int, key: int
+) -> Canvas:
+    """Draw the rows one below the other; patches are at this level, counted in layers from the tokens."""
+    step = sheet.pitch([symbol for row in rows for symbol in row.symbols])
     left = max(breadth(row.name, 12) for row in rows) + 16
-    symbols = [cut(each.symbol, tokens.LONGEST) for row in rows for each in row.said]
+    symbols = [cut(each.symbol, sheet.LONGEST) for row in rows for each in row.said]
     bars = left + step * len(shown) + 34 + max(map(breadth, symbols))
     canvas = Canvas(bars + BAR + 60, 0)
     place = {i: left + step * (column + 0.5) for column, i in enumerate(shown) if i is not None}
@@ -90,58 +87,45 @@ def _draw(
     top = 20.0
     for row in rows:
         bands = 0 if row.place is None else n_layers
-        height = max(tokens.HEIGHT + bands * (BAND + 3) + 4, LINE * len(row.said))
-        middle = top + height - tokens.HEIGHT / 2 if bands else top + height / 2  # of the tokens
+        height = max(sheet.HEIGHT + bands * (BAND + 3) + 4, LINE * len(row.said))
+        middle = top + height - sheet.HEIGHT / 2 if bands else top + height / 2  # of the tokens
         canvas.text(0, middle, row.name, bold=True, size=12, what="row")
         for x in gaps:
-            tokens.gap(canvas, x, middle)
+            canvas.box(x, middle, 1, sheet.HEIGHT, PAPER)
+            canvas.text(x, middle, "…", align="center", colour=QUIET, what="gap")
         for i, x in place.items():
             wrong = i == key and row is not rows[0]
-            colour = tokens.fill(i, {role: [at] for role, at in roles.items()})
-            tokens.token(canvas, x, middle, step - tokens.GAP, row.symbols[i], colour, WRONG if wrong else PALE)
+            colour = sheet.role_colour(i, {role: [at] for role, at in roles.items()})
+            canvas.token(x, middle, step - sheet.GAP, row.symbols[i], colour, WRONG if wrong else PALE)
             if wrong:
                 canvas.line([(x - 9, middle + 14), (x + 9, middle + 14)], WRONG, 2, what="substitute")
         if row.place is not None:
-            _draw_layers(canvas, left, left + step * len(shown), middle, n_layers, place[row.place], site)
+            floor, right = middle - sheet.HEIGHT / 2 - 4, left + step * len(shown) - sheet.GAP
+            canvas.layers(n_layers, left, right, floor, BAND + 3, BAND - 3)
+            canvas.box(place[row.place], floor - level * (BAND + 3), 13, 13, CLEAN, PAPER, radius=6.5, what="patch")
         _draw_answers(canvas, row.said, bars, top + (height - LINE * len(row.said)) / 2)
         top += height + SPACE
         if row is rows[0]:
             names = {role: place[at] for role, at in roles.items()}
-            top = max(top, *(bottom + 8 for bottom in tokens.label_roles(canvas, names, middle + 13).values()))
+            top = max(top, *(bottom + 8 for bottom in canvas.label_roles(names, middle + 13).values()))
     canvas.height = top - SPACE + 4
     return canvas
 
 
-def _draw_layers(
-    canvas: Canvas, left: float, right: float, tokens_at: float, n_layers: int, x: float, site: tuple[int | None, str]
-) -> None:
-    """The layers above the tokens, and a dot where the patch is: below its layer, inside, or above it."""
-    floor = tokens_at - tokens.HEIGHT / 2 - 4
-    layer, name = site
-    for i in range(n_layers):
-        y = floor - (i + 0.5) * (BAND + 3)
-        canvas.box((left + right) / 2, y, right - left - tokens.GAP, BAND - 3, "#eef0f3", what="layer")
-        canvas.text(left - 6, y, f"layer {i}", align="right", size=10, colour=QUIET, what="layer")
-    level = n_layers / 2 if layer is None else layer + {"input": 0.0, "output": 1.0}.get(name, 0.5)
-    y = floor - level * (BAND + 3)
-    canvas.box(x, y, 13, 13, CLEAN, PAPER, radius=6.5, what="patch")
-
-
 def _draw_answers(canvas: Canvas, said: Answers, x: float, top: float) -> None:
-    """A bar for each answer, the right one in colour and bold."""
+    """Draw a bar for each answer, the right one in colour and bold."""
     for i, each in enumerate(said):
         y = top + (i + 0.5) * LINE
         colour = INK if each.right else QUIET
-        canvas.text(x - 6, y, cut(each.symbol, tokens.LONGEST), align="right", colour=colour, bold=each.right)
-        length = max(1.0, BAR * each.p)
-        canvas.box(x + length / 2, y, length, 10, CLEAN if each.right else PALE, radius=0, what="likelihood")
+        canvas.text(x - 6, y, cut(each.symbol, sheet.LONGEST), align="right", colour=colour, bold=each.right)
+        length = canvas.bar(x, y, BAR * each.p, 10, CLEAN if each.right else PALE, "likelihood")
         canvas.text(x + length + 5, y, label(each.p), colour=colour, bold=each.right, what="likelihood")
         if each.right:
             canvas.text(x + length + 32, y, "✓", colour=colour, what="right")
 
 
 def describe(rows: Sequence[Row], site: str, explained: Explanation, title: str) -> str:
-    """The figure in words, for those who do not see it."""
+    """The figure in words, for readers who cannot see it."""
     right = next(each.symbol for each in explained.clean if each.right)
     said = [f"{row.name}: {next(each.p for each in row.said if each.right):.2f}" for row in rows]
     return (

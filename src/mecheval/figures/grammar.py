@@ -7,36 +7,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
-from mecheval.figures import tokens
+from mecheval.figures import canvas as sheet
 from mecheval.figures.canvas import INK, MONO, PALE, QUIET, Canvas, breadth, cut
 from mecheval.figures.style import RAMP
+from mecheval.figures.vegalite import Chart
 from mecheval.types import ROLES
 
-if TYPE_CHECKING:  # both are slow to import
-    import altair as alt
-
+if TYPE_CHECKING:  # slow to import
     from mecheval.tasks import ATR
 
 FEWEST, MOST = 6, 16
-"""Terminals of the document that is drawn unless one is asked for: enough to be a tree, few enough to be read."""
+"""Terminals of the document that is drawn by default: enough to be a tree, few enough to be read."""
 LOOK = 1000
-"""How many documents are looked at for one like that."""
+"""How many documents are searched for one of that size."""
 LARGEST = 40
-"""Terminals from which a tree is no longer readable."""
+"""Most terminals of a tree that can be read."""
 MARK, EDGE = "#b3261e", "#8a8f98"
-"""What is asked for, and the other edges."""
-LEVEL, LINE = 46.0, 16.0
-"""Height of a level of the tree and of a rule."""
-TALLEST = 26
-"""Rules in a column."""
-BAR = 36.0
-"""Width of a probability of 1."""
-WIDEST_RULE = 64
-"""Characters of a rule; the rest is cut off."""
-MARGIN = 30.0
+"""Colours of the edges that the query asks about, and of the others."""
+LEVEL, LINE, NODE = 46.0, 16.0, 30.0
+"""Height of a level of the tree, of a rule, and of a node with two names (nonterminal and head), in pixels."""
+BAR, MARGIN = 36.0, 30.0
+"""Width of the bar of a probability of 1, and space beside a column of rules, in pixels."""
+TALLEST, WIDEST_RULE = 26, 64
+"""About how many rules stand in a column, and most characters of a rule."""
 HEAD = "[head]"
-NODE = 30.0
-"""Height of a node with two names, the nonterminal and the head that it was expanded with."""
 NOTES = (
     "Left: the rules of all nonterminals in this derivation, with probabilities; it uses those in bold.",
     "Right: each terminal above its token. A rule's head is the parent of all that the rule creates.",
@@ -48,10 +42,11 @@ NOTES = (
 class Derivation:
     """One document and the tree over its terminals; positions count from BOS."""
 
-    number: int  # in its stream
-    symbols: tuple[str, ...]  # of the whole document
+    number: int  # in the stream of documents
+    symbols: tuple[str, ...]
     parents: tuple[int, ...]  # position of each terminal's parent, -1 at the root and in the frame
     rules: tuple[int, ...]  # number of the rule that each terminal heads, -1 at leaves and in the frame
+    owners: tuple[str | None, ...]  # the nonterminal of that rule
     roles: dict[str, tuple[int, ...]]  # positions of each; several answers where several queries are asked
 
     @property
@@ -65,7 +60,7 @@ class Derivation:
         return [(i, self.parents[i]) for i in self.terminals if self.parents[i] >= 0]
 
     def ancestors(self, position: int) -> list[int]:
-        """The position itself and what is above it, up to the root."""
+        """The position itself and those above it, up to the root."""
         above = [position]
         while self.parents[above[-1]] >= 0:
             above.append(self.parents[above[-1]])
@@ -92,8 +87,10 @@ def derivation_of(task: ATR, document: int | None = None, split: str = "train", 
         role: (int(place),) for role, place in zip(ROLES, corpus.roles[0], strict=True)
     }
     roles["answer"] = tuple(int(place) + 1 for place in corpus.predict_at[0])
-    words = tuple(task.symbol(int(each)) for each in corpus.tokens)
-    drawn = Derivation(document, words, tuple(corpus.parents.tolist()), tuple(corpus.rules.tolist()), roles)
+    symbols, rules = tuple(task.symbol(int(each)) for each in corpus.tokens), tuple(corpus.rules.tolist())
+    names = [name for name, own in task.grammar.rules.items() for _ in own]
+    owners = tuple(names[rule] if rule >= 0 else None for rule in rules)
+    drawn = Derivation(document, symbols, tuple(corpus.parents.tolist()), rules, owners, roles)
     if len(drawn.terminals) > LARGEST:
         raise UserError(
             f"document {document} has {len(drawn.terminals)} terminals, and trees of more than {LARGEST} cannot be "
@@ -102,73 +99,69 @@ def derivation_of(task: ATR, document: int | None = None, split: str = "train", 
     return drawn
 
 
-def grammar_figure(task: ATR, document: int | None = None, split: str = "train", seed: int = 0) -> alt.VConcatChart:
+def grammar_figure(task: ATR, document: int | None = None, split: str = "train", seed: int = 0) -> Chart:
     """Rules with their probabilities at the left, the tree at the right, each terminal above its token.
 
     The head terminal of an expansion is the parent of all that the expansion creates. Rules of all nonterminals that
     the derivation uses are shown, those that it uses in bold.
     """
     drawn = derivation_of(task, document, split, seed)
-    names = list(task.grammar.rules)
-    owners = [name for name in names for _ in task.grammar.rules[name]]
     depth = {i: len(drawn.ancestors(i)) - 1 for i in drawn.terminals}
-    heads = sorted((i for i in drawn.terminals if drawn.rules[i] >= 0), key=lambda i: (depth[i], i))
-    used = list(dict.fromkeys(owners[drawn.rules[i]] for i in heads))
-    columns = _columns(task, used, {drawn.rules[i] for i in heads})
-    rules_width = sum(MARGIN + column.width for column in columns)
-    step = tokens.pitch([*drawn.symbols, *used])
+    by_depth = sorted(drawn.terminals, key=lambda i: (depth[i], i))
+    used = list(dict.fromkeys(owner for i in by_depth if (owner := drawn.owners[i]) is not None))
+    columns = _columns(task, used, set(drawn.rules))
+    step = sheet.pitch([*drawn.symbols, *used])
     tree_height = (1 + max(depth.values())) * LEVEL
     rules_height = LINE * (1 + max(len(column.lines) for column in columns))
-    row = max(tree_height + 20, rules_height - tokens.HEIGHT / 2)  # height of the document
-    canvas = Canvas(rules_width + step * len(drawn.symbols), 0)
-    x = 0.0
+    row = max(tree_height + 20, rules_height - sheet.HEIGHT / 2)  # height of the document
+    canvas, x = Canvas(0, 0), 0.0
     for column in columns:
         _draw_rules(canvas, column, x)
         x += column.width + MARGIN
     place = [x + step * (i + 0.5) for i in range(len(drawn.symbols))]
     top = row - tree_height - 20 + LEVEL / 2  # the tree stands on its document
-    _draw_tree(canvas, drawn, {i: (place[i], top + depth[i] * LEVEL) for i in drawn.terminals}, row,
-               {i: owners[drawn.rules[i]] for i in heads}, step - tokens.GAP)  # fmt: skip
-    canvas.height = _draw_document(canvas, drawn, place, row, step - tokens.GAP)
+    at = {i: (place[i], top + depth[i] * LEVEL) for i in drawn.terminals}
+    _draw_tree(canvas, drawn, at, row, step - sheet.GAP)
+    canvas.width, canvas.height = x + step * len(place), _draw_document(canvas, drawn, place, row, step - sheet.GAP)
     title = f"Associative treecall: document {drawn.number} ({split}, seed {seed})"
     return canvas.chart(title, NOTES, describe(drawn, used))
 
 
 @dataclass(frozen=True)
 class Column:
-    """Rules one below the other: nonterminal (where it is new), probability, right-hand side, whether it is used."""
+    """Rules below each other: nonterminal (where it is new), probability, right-hand side, whether it is used."""
 
     lines: list[tuple[str, float, str, bool]]
 
     @property
     def name_width(self) -> float:
-        """Pixels for the nonterminals."""
+        """Width of the nonterminals in pixels."""
         return max(breadth(name, sign=MONO) for name, *_ in self.lines) + 8
 
     @property
     def width(self) -> float:
-        """Pixels for all of it."""
+        """Width of the column in pixels."""
         return self.name_width + BAR + 46 + max(breadth(right, sign=MONO) for _, _, right, _ in self.lines)
 
 
 def _columns(task: ATR, used: Sequence[str], applied: set[int]) -> list[Column]:
     """The rules of these nonterminals, in columns of similar height that split none of them."""
-    numbers, first = {}, 0
-    for name, rules in task.grammar.rules.items():
-        numbers[name] = range(first, first + len(rules))
-        first += len(rules)
-    total = sum(len(numbers[name]) for name in used)
+    every = [(name, rule) for name, own in task.grammar.rules.items() for rule in own]
+    total = sum(len(task.grammar.rules[name]) for name in used)
     share = total / -(-total // TALLEST)
     columns: list[Column] = []
     done = 0
     for name in used:
         if not columns or done >= share * len(columns):
             columns.append(Column([]))
-        for number, rule in zip(numbers[name], task.grammar.rules[name], strict=True):
-            parts = [*rule.children, HEAD] if task.grammar.head == "right" else [HEAD, *rule.children]
-            head = cut(name, tokens.LONGEST) if number == numbers[name][0] else ""
-            columns[-1].lines.append((head, rule.probability, cut(" ".join(parts), WIDEST_RULE), number in applied))
-        done += len(numbers[name])
+        new = cut(name, sheet.LONGEST)
+        for number, (owner, rule) in enumerate(every):
+            if owner == name:
+                parts = [*rule.children, HEAD] if task.grammar.head == "right" else [HEAD, *rule.children]
+                right = cut(" ".join(parts), WIDEST_RULE)
+                columns[-1].lines.append((new, rule.probability, right, number in applied))
+                new = ""
+        done += len(task.grammar.rules[name])
     return columns
 
 
@@ -180,22 +173,14 @@ def _draw_rules(canvas: Canvas, column: Column, x: float) -> None:
             canvas.line([(x, y - LINE / 2), (x + column.width, y - LINE / 2)], "#e6e6e6")
         canvas.text(x, y, name, bold=True, mono=True, what="nonterminal")
         left = x + column.name_width
-        length = max(1.0, BAR * probability)
-        canvas.box(left + length / 2, y, length, 8, RAMP[6] if applied else PALE, radius=0, what="probability")
+        canvas.bar(left, y, BAR * probability, 8, RAMP[6] if applied else PALE, "probability")
         colour = INK if applied else QUIET
         canvas.text(left + BAR + 35, y, f"{probability:.2f}", align="right", colour=colour, bold=applied, mono=True)
         canvas.text(left + BAR + 46, y, right, colour=colour, bold=applied, mono=True, what="rule")
 
 
-def _draw_tree(
-    canvas: Canvas,
-    drawn: Derivation,
-    at: dict[int, tuple[float, float]],
-    row: float,
-    owners: dict[int, str],
-    width: float,
-) -> None:
-    """Nodes at these places, each above its token; heads with the nonterminal that they expand."""
+def _draw_tree(canvas: Canvas, drawn: Derivation, at: dict[int, tuple[float, float]], row: float, width: float) -> None:
+    """Draw nodes at these places, each above its token; heads have the nonterminal that they expand."""
     asked = drawn.asked()
     for x, y in at.values():
         canvas.line([(x, y), (x, row)], "#ececec", what="drop")
@@ -206,33 +191,33 @@ def _draw_tree(
         corners = [(x0, y0), (x0, turn), (x1, turn), (x1, y1)]
         canvas.line(corners, MARK if marked else EDGE, 3 if marked else 1.2, what="edge")
     for i, (x, y) in at.items():
-        if i not in owners:
-            tokens.token(canvas, x, y, width, drawn.symbols[i], tokens.fill(i, drawn.roles), what="node")
+        owner, colour = drawn.owners[i], sheet.role_colour(i, drawn.roles)
+        if owner is None:
+            canvas.token(x, y, width, drawn.symbols[i], colour, what="node")
             continue
-        canvas.box(x, y, width, NODE, tokens.fill(i, drawn.roles), EDGE, what="node")
-        canvas.text(x, y - 7, cut(owners[i], tokens.LONGEST), align="center", size=10, bold=True, what="owner")
-        canvas.text(x, y + 7, cut(drawn.symbols[i], tokens.LONGEST), align="center", what="node")
+        canvas.box(x, y, width, NODE, colour, EDGE, what="node")
+        canvas.text(x, y - 7, cut(owner, sheet.LONGEST), align="center", size=10, bold=True, what="owner")
+        canvas.text(x, y + 7, cut(drawn.symbols[i], sheet.LONGEST), align="center", what="node")
 
 
 def _draw_document(canvas: Canvas, drawn: Derivation, place: Sequence[float], row: float, width: float) -> float:
-    """The tokens, their roles, and an arrow from key to value; the height at which all that ends."""
+    """Draw the tokens, their roles and an arrow from key to value; returns the height at which they end."""
     for i, symbol in enumerate(drawn.symbols):
-        tokens.token(canvas, place[i], row, width, symbol, tokens.fill(i, drawn.roles))
-    named = {role: place[drawn.roles[role][0]] for role in tokens.COLOURS}
-    bottoms = tokens.label_roles(canvas, named, row + tokens.HEIGHT / 2 + 2)
+        canvas.token(place[i], row, width, symbol, sheet.role_colour(i, drawn.roles))
+    named = {role: place[drawn.roles[role][0]] for role in sheet.COLOURS}
+    bottoms = canvas.label_roles(named, row + sheet.HEIGHT / 2 + 2)
     low = max(bottoms.values()) + 18
     key, value = named["key"], named["value"]
     if key != value:
-        canvas.arrow(
-            [(key, bottoms["key"] + 1), (key, low), (value, low), (value, bottoms["value"] + 1)], MARK, 2, "asked"
-        )
+        corners = [(key, bottoms["key"] + 1), (key, low), (value, low), (value, bottoms["value"] + 1)]
+        canvas.arrow(corners, MARK, 2, "asked")
     return low + 6
 
 
 def describe(drawn: Derivation, used: Sequence[str]) -> str:
-    """The figure in words, for those who do not see it."""
-    word = {role: drawn.symbols[places[0]] for role, places in drawn.roles.items()}
+    """The figure in words, for readers who cannot see it."""
     place = {role: places[0] for role, places in drawn.roles.items()}
+    word = {role: drawn.symbols[at] for role, at in place.items()}
     return (
         f"Document {drawn.number} of associative treecall: {' '.join(drawn.symbols)}. "
         f"Its tree has {len(drawn.terminals)} terminals and {len(drawn.edges)} edges, from the nonterminals "

@@ -1,112 +1,151 @@
-"""The runs of a store as rows for the drawing of mechanisms."""
+"""The runs of a store by their settings: names that say in what runs differ, and rows for the drawing of mechanisms."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.figures.mechanisms import COLUMNS
+from mecheval.figures.heatmap import split_site
+from mecheval.figures.mechanisms import COLUMNS, SHARES
 from mecheval.store.bounds import name_of
 from mecheval.store.store import snapshot_of
-from mecheval.types import CARRIERS, SHORT_CONVOLUTIONS
+from mecheval.studies import best_rows
+from mecheval.types import CARRIERS, LAST, SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
     from mecheval.store import Store
 
-STATE, SPLIT = "last", "test"
+Config = Mapping[str, Any]
 SETTING = ("task", "mixer", "model", "seed")
-"""Parts of a config within which learning rates compete; documents of other tasks are not comparable."""
-INSIDE = re.compile(rf"blocks\.(\d+)\.mixer\.(?:{'|'.join(SHORT_CONVOLUTIONS)})", re.ASCII)
-"""Outputs of short convolutions."""
+"""Parts of a config that runs share between which the best learning rate is chosen."""
+SPLIT = "test"
 DECIDING = "site like 'blocks.%.input' or site like 'blocks.%.mixer.%'"
-"""Sites whose shares are looked at, as SQL: fewer than there are."""
-
-Cells = dict[tuple[str, str], float]  # (site, role) -> restored share
+"""SQL that holds for the sites whose shares matter here, to read no others."""
+INSIDE = tuple(f"mixer.{name}" for name in SHORT_CONVOLUTIONS)
+"""Parts of a block that are outputs of short convolutions."""
 
 
 def mechanism_rows(store: Store, task: str, among: Collection[str] | None = None) -> pd.DataFrame:
-    """A row for each setting of a task: of its runs the one with the highest dev accuracy (ties: dev likelihood).
+    """A row for each setting of a task: of its runs, the one with the highest dev accuracy (ties: dev likelihood).
 
-    `among` are the ids of the runs that count; None: all. Those without a verdict on the last state and test documents
-    never do. A mixer whose runs differ in its options or in their position embeddings is named with these.
+    `among` are the ids of the runs that count, by default all. Runs without a verdict on the last state and test
+    documents never count. A mixer whose runs differ in its options or position embeddings is named with these.
     """
     store = snapshot_of(store, "runs", "effects", "verdicts")
-    verdicts = store.verdicts()
-    verdicts = verdicts[(verdicts["state"] == STATE) & (verdicts["split"] == SPLIT)]
+    verdicts = store.query(f"select * from verdicts where state = '{LAST}' and split = '{SPLIT}'")
     frame = store.runs().merge(verdicts.drop(columns=["state", "split", "step"]), on="run")
     frame = frame if among is None else frame[frame["run"].isin(among)]
     there = sorted(set(frame["task"].dropna()))
-    frame = frame[frame["task"] == task].dropna(subset=["mixer", "n_layers", "d_model"]).copy()
+    frame = frame[frame["task"] == task].dropna(subset=["mixer", "n_layers", "d_model"]).reset_index(drop=True)
     if frame.empty:
         others = f"there are some of {', '.join(there)}" if there else "`mecheval intervene RUN` makes one"
         raise UserError(f"no run of task {task!r} in {store.path} has a verdict on {SPLIT}; {others}.")
     whole = {row["run"]: row["config"] or {} for row in store.rows()}
     configs = [whole[run] for run in frame["run"]]
-    frame["setting"] = [
-        json.dumps([config.get(part) for part in SETTING], sort_keys=True) if config else run
-        for run, config in zip(frame["run"], configs, strict=True)
-    ]
-    frame["mixer"] = _named(list(frame["mixer"]), configs)
-    best = frame.sort_values(["dev_accuracy", "dev_likelihood"], ascending=False, kind="stable", na_position="last")
-    chosen = best.drop_duplicates("setting").rename(columns={"label": "verdict"}).reset_index(drop=True)
-    cells = _cells(store, set(chosen["run"]))
-    shares = [_shares(cells.get(row["run"], {}), row["layer"]) for row in chosen.to_dict("records")]
-    for name in shares[0]:
-        chosen[name] = [each[name] for each in shares]
-    return chosen.loc[:, ["run", *COLUMNS]]
+    frame["setting"] = [setting_of(run, config) for run, config in zip(frame["run"], configs, strict=True)]
+    frame["mixer"] = mixer_names(list(frame["mixer"]), configs, all_same=True)
+    chosen = best_rows(frame, ["setting"]).rename(columns={"label": "verdict"}).reset_index(drop=True)
+    return chosen.join(_shares(store, chosen), on="run").loc[:, ["run", *COLUMNS]]
 
 
-def _named(mixers: list[str], configs: list[dict[str, Any]]) -> list[str]:
-    """Each run's mixer, with what sets it apart from other runs of the same mixer."""
-    options = [
-        {name: value for name, value in config.get("mixer", {}).items() if name != "name"}
-        | {"positions": config.get("model", {}).get("positions")}
-        for config in configs
-    ]
-    values: dict[str, dict[str, set[str]]] = {}  # mixer -> option -> what its runs have there
-    for mixer, own in zip(mixers, options, strict=True):
-        for name, value in own.items():
-            values.setdefault(mixer, {}).setdefault(name, set()).add(_plain(value))
-    counts = Counter(mixers)
-    named = Counter((mixer, name) for mixer, own in zip(mixers, options, strict=True) for name in own)
-    names = []
-    for mixer, own in zip(mixers, options, strict=True):
-        apart = [name for name in own if len(values[mixer][name]) > 1 or named[mixer, name] < counts[mixer]]
-        told = [mixer, *(f"{name} {_plain(own[name])}" for name in apart)]
-        names.append(name_of(" · ".join(told)) if apart else mixer)
-    return names
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-
-
-def _cells(store: Store, runs: set[str]) -> dict[str, Cells]:
-    """Restored shares of these runs, run by run."""
-    effects = store.query(
-        f"select run, site, role, share from effects where state = '{STATE}' and split = '{SPLIT}' and ({DECIDING})"
-    )
-    effects = effects[effects["run"].isin(runs)]
-    cells: dict[str, Cells] = {}
-    for run, site, role, share in zip(*(effects[name] for name in ("run", "site", "role", "share")), strict=True):
-        cells.setdefault(run, {})[site, role] = float(share)
-    return cells
-
-
-def _shares(cells: Cells, layer: Any) -> dict[str, float]:
-    """The columns `SHARES` of a run; `layer` is the one that retrieves, if the verdict names one."""
+def _shares(store: Store, chosen: pd.DataFrame) -> pd.DataFrame:
+    """The columns `SHARES` of these runs, by run; NaN where a share was not measured."""
     import pandas as pd
 
-    known = None if pd.isna(layer) else int(layer)
-    shares = {f"share_{role}": cells.get((f"blocks.{known or 1}.input", role), math.nan) for role in CARRIERS}
-    inside = {site for site, _ in cells if (found := INSIDE.fullmatch(site)) and int(found[1]) == known}
-    pairs = [tuple(cells.get((site, role), math.nan) for role in ("value", "next_key")) for site in sorted(inside)]
-    value, next_key = max((pair for pair in pairs if not math.isnan(sum(pair))), key=sum, default=(math.nan, math.nan))
-    return shares | {"conv_value": value, "conv_next_key": next_key}
+    effects = store.query(
+        f"select run, site, role, share from effects where state = '{LAST}' and split = '{SPLIT}' and ({DECIDING})"
+    )
+    places = {site: split_site(site) for site in effects["site"].unique()}
+    cells: dict[str, dict[tuple[int | None, str, str], float]] = {run: {} for run in chosen["run"]}
+    for run, site, role, share in effects[effects["run"].isin(set(chosen["run"]))].itertuples(index=False):
+        cells[run][(*places[site], role)] = float(share)
+    found = {}
+    for run, layer in zip(chosen["run"], chosen["layer"], strict=True):
+        own, known = cells[run], None if pd.isna(layer) else int(layer)  # the layer that retrieves
+        shares = [own.get((known or 1, "input", role), math.nan) for role in CARRIERS]
+        inside = sorted({part for block, part, _ in own if block == known and part in INSIDE})
+        pairs = [[own.get((known, part, role), math.nan) for role in ("value", "next_key")] for part in inside]
+        most = max((pair for pair in pairs if not math.isnan(sum(pair))), key=sum, default=[math.nan, math.nan])
+        found[run] = [*shares, *most]
+    return pd.DataFrame.from_dict(found, orient="index", columns=list(SHARES))
+
+
+def setting_of(run: str, config: Config) -> str:
+    """What a run has in common with those that differ only in their learning rate; a run without config is alone."""
+    return json.dumps([config.get(part) for part in SETTING], sort_keys=True) if config else run
+
+
+def task_names(names: Sequence[str | None], configs: Sequence[Config]) -> list[str]:
+    """Each task with the options in which a run differs from most runs of it: atr · query sibling."""
+    return _named(names, [()] * len(configs), [options(config, "task") for config in configs])
+
+
+def mixer_names(names: Sequence[str | None], configs: Sequence[Config], *, all_same: bool = False) -> list[str]:
+    """Each mixer with the options in which a run differs from most runs of it on that task: mamba · d_conv 2.
+
+    Position embeddings count as an option, because they change what a mixer can do. With `all_same`, an option is left
+    out only where all these runs have the same value.
+    """
+    own = [options(each, "mixer") | {"positions": options(each, "model").get("positions")} for each in configs]
+    return _named(names, [(options(config, "task").get("name"),) for config in configs], own, all_same)
+
+
+def options(config: Config, part: str) -> dict[str, Any]:
+    """A part of a config; empty where a damaged config has none."""
+    found = config.get(part)
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def usual_values(
+    kinds: Sequence[tuple[Hashable, ...]], every: Sequence[Config], *, all_same: bool = False
+) -> dict[tuple[Hashable, ...], dict[str, Any]]:
+    """For each kind of run, the commonest value of every option, the first of those that tie.
+
+    With `all_same`, only options that all runs of the kind have, with the same value.
+    """
+    groups: dict[tuple[Hashable, ...], list[Config]] = defaultdict(list)
+    for kind, each in zip(kinds, every, strict=True):
+        groups[kind].append(each)
+    usual: dict[tuple[Hashable, ...], dict[str, Any]] = {}
+    for kind, group in groups.items():
+        usual[kind] = {}
+        for option in dict.fromkeys(option for each in group for option in each):
+            values = [each[option] for each in group if option in each]
+            counts = Counter(map(_key, values)).most_common()
+            if not all_same or counts[0][1] == len(group):
+                usual[kind][option] = next(value for value in values if _key(value) == counts[0][0])
+    return usual
+
+
+def apart(own: Config, usual: Config) -> dict[str, Any]:
+    """The options whose values are not the usual ones."""
+    return {option: value for option, value in own.items() if option not in usual or _key(value) != _key(usual[option])}
+
+
+def _named(
+    names: Sequence[str | None], kinds: Sequence[tuple[Hashable, ...]], own: Sequence[Config], all_same: bool = False
+) -> list[str]:
+    kinds = [(name, *kind) for name, kind in zip(names, kinds, strict=True)]
+    usual = usual_values(kinds, own, all_same=all_same)
+    named = []
+    for name, kind, each in zip(names, kinds, own, strict=True):
+        others = [f"{option} {_said(value)}" for option, value in apart(each, usual[kind]).items() if option != "name"]
+        named.append(name_of(" · ".join([name or "?", *others])) if others else name or "?")
+    return named
+
+
+def _key(value: Any) -> Hashable:
+    """What distinguishes values: 1 is neither 1.0 nor true."""
+    return (type(value), value) if isinstance(value, Hashable) else json.dumps(value, sort_keys=True)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_said, value))
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

@@ -1,7 +1,7 @@
-"""Who stores the association where: a small drawing of each mixer's mechanism, from the verdicts on its runs.
+"""Where each mixer stores the key-value link: a small drawing of each mechanism, from the verdicts on its runs.
 
-Positions stand side by side, layers one above the other; arrows are the way that a verdict names. Nothing here knows
-any mixer: all comes from the rows.
+Positions stand side by side, layers above each other; arrows are the way from key to query that a verdict names. All
+of it comes from the rows, so that a custom mixer is drawn like a built-in one.
 """
 
 from __future__ import annotations
@@ -11,25 +11,32 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mecheval.errors import UserError
 from mecheval.figures.canvas import INK, PALE, PAPER, QUIET, Canvas, breadth, cut
 from mecheval.figures.heatmap import label
-from mecheval.figures.style import MISSING
-from mecheval.figures.ways import ASSOCIATES, BOTH, POSITIONS, RETRIEVES, Arrow, Finding, Place, carries, way
+from mecheval.figures.style import RAMP
+from mecheval.figures.vegalite import Chart
+from mecheval.intervene.mechanism import Finding, Rule
+from mecheval.studies.axes import MISSING, plain
+from mecheval.types import CARRIERS
 
-if TYPE_CHECKING:  # both are slow to import
-    import altair as alt
+if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
-SHARES = ("share_key", "share_value", "share_next_key", "share_query", "conv_value", "conv_next_key")
+TITLE = "Where each mixer stores the key-value link"
+VERDICTS = ("induction", "conv_association", "direct_retrieval", "mixed", "undetermined", "not_learnt")
+"""The verdicts in the order in which figures show them."""
+UNSETTLED = "the measurements do not settle it"
+SHARES = (*(f"share_{role}" for role in CARRIERS), "conv_value", "conv_next_key")
 """Restored shares. The first four: at the input of the layer that retrieves, or of layer 1 if that is layer 0; the
 others: after the short convolution of the layer that retrieves, the one that restores most."""
 COLUMNS = (
     "mixer", "n_layers", "d_model", "seed", "verdict", "layer", "stored_by", "stored_at", "agreement", "test_accuracy",
     *SHARES,
 )  # fmt: skip
+ASSOCIATES, RETRIEVES, BOTH = "#b35900", RAMP[7], INK
 LEGEND = {"associates": ASSOCIATES, "retrieves": RETRIEVES, "associates and retrieves at once": BOTH}
 NOTES = (
     "Positions of a document across, layers upwards. Arrows: the way from key to query that the verdict names.",
@@ -38,82 +45,113 @@ NOTES = (
 STEP, BAND, NAMES = 64.0, 36.0, 30.0
 """Pixels between two positions, of a layer, and of the head of the table."""
 LINE, SPACE = 15.0, 26.0
-"""Height of a line of text, and what is free between two mixers."""
+"""Height of a line of text, and space between two mixers, in pixels."""
 LONGEST = 34
-"""Characters of a mixer's name; the rest is cut off."""
+"""Most characters of the name of a mixer that are shown."""
 TALLEST = 12_000.0
-"""Pixels of a drawing; mixers that would stand below are counted in a note."""
+"""Most pixels of a drawing; a note counts the mixers that would stand below."""
 FEW = 6
-"""Findings of a mixer that are said; of more it is said how many there are."""
+"""Most findings of a mixer that are listed; the rest are counted."""
+
+
+class Place(NamedTuple):
+    """A position before layer 0, 1, ... or after the last; levels with a half are inside a layer."""
+
+    role: str
+    level: float
+
+
+class Arrow(NamedTuple):
+    """One step of the way, and the share that supports it (NaN if none was measured)."""
+
+    start: Place
+    end: Place
+    colour: str
+    share: float
 
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one mixer."""
+    """The runs of one mixer and number of layers."""
 
     mixer: str
     n_layers: int
-    findings: list[tuple[Finding, int]]  # with how many runs have each: the one that is drawn, then the commonest first
+    findings: list[tuple[Finding, int]]  # with the number of runs: the one that is drawn, then the commonest first
     shares: dict[str, float]  # means over the runs with the finding that is drawn
     widths: list[int]
     seeds: int
     accuracies: tuple[float, float]  # lowest and highest on test, of the runs with that finding
 
     @property
-    def runs(self) -> int:
-        """How many there are."""
-        return sum(n for _, n in self.findings)
+    def about(self) -> list[str]:
+        """Which runs these are, line by line, the mixer first."""
+        counts = {"layer": self.n_layers, "seed": self.seeds}
+        layers, seeds = (f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items())
+        return [cut(self.mixer, LONGEST), layers, cut(f"d {', '.join(map(str, self.widths))}", LONGEST), seeds]
 
     @property
     def said(self) -> list[str]:
         """The verdicts in words, line by line."""
         (finding, n), *others = self.findings
+        runs = sum(count for _, count in self.findings)
         low, high = (MISSING if math.isnan(each) else f"{each:.3f}" for each in self.accuracies)
-        lines = [f"{n} of {self.runs} run{'s' * (self.runs > 1)}: {finding}", finding.words]
+        lines = [f"{n} of {runs} run{'s' * (runs > 1)}: {short(finding)}", sentence(finding)]
         lines.append(f"test accuracy {low}" + (f" to {high}" if high != low else ""))
-        lines += [f"{n} of {self.runs}: {other}" for other, n in others[:FEW]]
+        lines += [f"{count} of {runs}: {short(other)}" for other, count in others[:FEW]]
         lines += [f"{len(others) - FEW} other findings"] if len(others) > FEW else []
         return [line for line in lines if line]
 
     @property
     def height(self) -> float:
-        """Pixels that the drawing of these runs takes, with what is free below it."""
-        return max(BAND * self.n_layers, LINE * len(self.said), LINE * len(_about(self))) + SPACE
+        """Pixels that the drawing of these runs takes, with the space below it."""
+        return max(BAND * self.n_layers, LINE * len(self.said), LINE * len(self.about)) + SPACE
+
+    def way(self) -> tuple[list[Arrow], dict[Place, float]]:
+        """The way of the finding that is drawn; none where it is about layers that the model does not have."""
+        finding = self.findings[0][0]
+        known = (layer for layer in (finding.layer, finding.stored_by) if layer is not None)
+        return way(finding, self.shares) if all(0 <= layer < self.n_layers for layer in known) else ([], {})
 
 
-def mechanisms_figure(frame: pd.DataFrame, title: str = "Who stores the association where") -> alt.VConcatChart:
+def short(finding: Finding) -> str:
+    """The name of a finding, with the layer where that distinguishes it: direct retrieval in layer 0."""
+    name = "short convolution" if finding.label == "conv_association" else finding.label.replace("_", " ")
+    return f"{name} in layer {finding.layer}" if finding.label in ("conv_association", "direct_retrieval") else name
+
+
+def sentence(finding: Finding) -> str:
+    """The finding as a sentence, without its name; empty for a verdict of another version."""
+    return str(finding).partition(": ")[2] or UNSETTLED if finding.label in VERDICTS else ""
+
+
+def order(finding: Finding) -> tuple[int, str]:
+    """The place of a finding among others; verdicts of another version come last."""
+    return (VERDICTS.index(finding.label) if finding.label in VERDICTS else len(VERDICTS), short(finding))
+
+
+def mechanisms_figure(frame: pd.DataFrame, title: str = TITLE) -> Chart:
     """A drawing for each mixer and number of layers; `frame` has a row for each run and the columns `COLUMNS`.
 
-    Drawn is the commonest finding among the runs that have learnt the task; the others are said in words.
+    Drawn is the commonest finding among the runs that have learnt the task; the others are listed in words.
     """
     every = grouped(frame)
-    groups = _fitting(every)
-    left = max(breadth(text, 12) for group in groups for text in _about(group)) + 12
-    drawing = left + 52
-    right = drawing + STEP * len(POSITIONS) + 36
-    said = max(breadth(line, 11) for group in groups for line in group.said)
-    canvas = Canvas(right + said, 0)
-    place = {role: drawing + STEP * (i + 0.5) for i, role in enumerate(POSITIONS)}
+    fitting = zip(every, accumulate(group.height for group in every), strict=True)
+    groups = [group for group, bottom in fitting if bottom <= TALLEST] or every[:1]
+    drawing = max(breadth(text, 12) for group in groups for text in group.about) + 64
+    right = drawing + STEP * len(CARRIERS) + 36
+    canvas = Canvas(right + max(breadth(line) for group in groups for line in group.said), 0)
+    place = {role: drawing + STEP * (i + 0.5) for i, role in enumerate(CARRIERS)}
     for role, x in place.items():
         canvas.text(x, 8, role, align="center", colour=QUIET, what="position")
     top, colours = NAMES, set()
     for group in groups:
-        arrows, measured = _way(group)
-        colours |= {arrow.colour for arrow in arrows}
-        floor = top + BAND * group.n_layers
-        for i, text in enumerate(_about(group)):
+        for i, text in enumerate(group.about):
             canvas.text(0, top + (i + 0.5) * LINE, text, bold=i == 0, size=11 if i else 12, colour=QUIET if i else INK,
                         what="about" if i else "mixer")  # fmt: skip
-        carried = carries(arrows, group.n_layers)
-        passed = {spot for part in ([arrow[:2] for arrow in arrows], carried) for ends in part for spot in ends}
-        _draw_layers(canvas, group.n_layers, place, floor, passed)
-        for part in carried:
-            canvas.line([_at(spot, place, floor) for spot in part], QUIET, 1.5, "carried")
-        _draw_way(canvas, arrows, measured, place, floor)
         for i, text in enumerate(group.said):
-            canvas.text(
-                right, top + (i + 0.5) * LINE, text, bold=i == 0, colour=QUIET if i > 1 else INK, what="verdict"
-            )
+            colour = QUIET if i > 1 else INK
+            canvas.text(right, top + (i + 0.5) * LINE, text, bold=i == 0, colour=colour, what="verdict")
+        colours |= _draw_mechanism(canvas, group, place, top + BAND * group.n_layers)
         top += group.height
     canvas.height = _draw_legend(canvas, [name for name, colour in LEGEND.items() if colour in colours], drawing, top)
     notes = list(NOTES if colours else NOTES[:1])
@@ -122,113 +160,109 @@ def mechanisms_figure(frame: pd.DataFrame, title: str = "Who stores the associat
     return canvas.chart(title, notes, describe(groups, title))
 
 
-def _way(group: Group) -> tuple[list[Arrow], dict[Place, float]]:
-    """The way of the finding that is drawn; none where it is about layers that the model does not have."""
-    finding = group.findings[0][0]
-    known = (layer for layer in (finding.layer, finding.stored_by) if layer is not None)
-    return way(finding, group.shares) if all(0 <= layer < group.n_layers for layer in known) else ([], {})
-
-
-def _fitting(groups: Sequence[Group]) -> list[Group]:
-    """The first groups, as many as a drawing can hold, and at least one."""
-    heights = list(accumulate(group.height for group in groups))
-    return [group for group, bottom in zip(groups, heights, strict=True) if bottom <= TALLEST] or [groups[0]]
-
-
 def grouped(frame: pd.DataFrame) -> list[Group]:
-    """The runs by mixer and number of layers, sorted by what is found and then by name."""
+    """The runs by mixer and number of layers, sorted by finding and then by name."""
     missing = [name for name in COLUMNS if name not in frame]
     if missing:
         raise UserError(f"mechanisms: the table has no column {missing[0]!r}; it needs {', '.join(COLUMNS)}.")
     if frame.empty:
         raise UserError("mechanisms: there are no runs to show.")
     groups = [_group(str(mixer), int(n), part) for (mixer, n), part in frame.groupby(["mixer", "n_layers"])]
-    return sorted(groups, key=lambda group: (group.findings[0][0].order[0], group.mixer, group.n_layers))
+    return sorted(groups, key=lambda group: (order(group.findings[0][0])[0], group.mixer, group.n_layers))
 
 
 def _group(mixer: str, n_layers: int, part: pd.DataFrame) -> Group:
-    found = [
-        Finding(row["verdict"], _whole(row["layer"]), _whole(row["stored_by"]), _text(row["stored_at"]))
-        for row in part.to_dict("records")
-    ]
-    counts = sorted(Counter(found).items(), key=lambda item: (item[0].verdict == "not_learnt", -item[1], item[0].order))
-    drawn = part[[finding == counts[0][0] for finding in found]]
+    names = ("verdict", "layer", "stored_by", "stored_at")
+    found = [_finding(*(plain(row[name]) for name in names)) for row in part.to_dict("records")]
+    counts = Counter(found).items()
+    ranked = sorted(counts, key=lambda item: (item[0].label == "not_learnt", -item[1], order(item[0])))
+    drawn = part[[finding == ranked[0][0] for finding in found]]
     means = {name: float(drawn[name].astype("float64").mean()) for name in SHARES}
-    accuracy = drawn["test_accuracy"].astype("float64")
-    return Group(
-        mixer, n_layers, counts, means, sorted({int(each) for each in part["d_model"]}), part["seed"].nunique(),
-        (float(accuracy.min()), float(accuracy.max())),
-    )  # fmt: skip
+    scores = drawn["test_accuracy"].astype("float64")
+    widths, ends = sorted({int(each) for each in part["d_model"]}), (float(scores.min()), float(scores.max()))
+    return Group(mixer, n_layers, ranked, means, widths, part["seed"].nunique(), ends)
 
 
-def _whole(value: Any) -> int | None:
-    import pandas as pd
-
-    return None if pd.isna(value) else int(value)
-
-
-def _text(value: Any) -> str | None:
-    import pandas as pd
-
-    return None if pd.isna(value) else str(value)
+def _finding(verdict: Any, layer: Any, stored_by: Any, stored_at: Any) -> Finding:
+    layer, stored_by = (None if each is None else int(each) for each in (layer, stored_by))
+    return Finding(verdict, layer, stored_by, stored_at)
 
 
-def _about(group: Group) -> list[str]:
-    """Which runs these are, line by line, the mixer first."""
-    layers = f"{group.n_layers} layer{'s' * (group.n_layers > 1)}"
-    seeds = f"{group.seeds} seed{'s' * (group.seeds > 1)}"
-    return [cut(group.mixer, LONGEST), layers, cut(f"d {', '.join(map(str, group.widths))}", LONGEST), seeds]
+def way(finding: Finding, shares: Mapping[str, float]) -> tuple[list[Arrow], dict[Place, float]]:
+    """The arrows of a verdict, and the shares measured at places on the way; none for verdicts without a way."""
+    layer, at = finding.layer, finding.stored_at
+    if layer is None:
+        return [], {}
+    key, query = Place("key", layer), Place("query", layer + 1)
+    if finding.label == "induction" and finding.stored_by is not None and at in CARRIERS:
+        share = shares[f"share_{at}"]
+        stored = Arrow(Place("key", finding.stored_by), Place(at, finding.stored_by + 1), ASSOCIATES, share)
+        return [stored, Arrow(Place(at, layer), query, RETRIEVES, share)], {Place(at, layer): share}
+    if finding.label == "direct_retrieval":
+        measured = query if layer == 0 else key
+        share = shares[f"share_{measured.role}"]
+        return [Arrow(key, query, BOTH, share)], {measured: share}
+    if finding.label == "conv_association":
+        inside = {Place(role, layer + 0.5): shares[f"conv_{role}"] for role in ("value", "next_key")}
+        strong = {spot: share for spot, share in inside.items() if not share < Rule().trace}  # NaN may be anything
+        inside = strong or dict([max(inside.items(), key=lambda item: item[1])])
+        arrows = []
+        for spot, share in inside.items():
+            arrows += [Arrow(key, spot, ASSOCIATES, share), Arrow(spot, query, RETRIEVES, share)]
+        return arrows, inside
+    return [], {}
 
 
-def _at(spot: Place, place: Mapping[str, float], floor: float) -> tuple[float, float]:
-    return place[spot.role], floor - spot.level * BAND
+def carries(arrows: Sequence[Arrow], n_layers: int) -> list[tuple[Place, Place]]:
+    """Where the residual stream carries it, position by position: from the document to the answer without a gap."""
+    if not arrows:
+        return []
+    spots = [Place("key", 0), Place("query", n_layers), *(spot for arrow in arrows for spot in arrow[:2])]
+    levels = {role: [spot.level for spot in spots if spot.role == role] for role in CARRIERS}
+    return [(Place(role, min(at)), Place(role, max(at))) for role, at in levels.items() if at and min(at) < max(at)]
 
 
-def _draw_layers(canvas: Canvas, n_layers: int, place: Mapping[str, float], floor: float, passed: set[Place]) -> None:
-    """The layers, and in them each position before and after every layer; those on the way are dark."""
-    left, right = place[POSITIONS[0]] - STEP / 2, place[POSITIONS[-1]] + STEP / 2
-    for layer in range(n_layers):
-        y = floor - (layer + 0.5) * BAND
-        canvas.box((left + right) / 2, y, right - left, BAND - 10, "#eef0f3", ground=True, what="layer")
-        canvas.text(left - 6, y, f"layer {layer}", align="right", size=10, colour=QUIET, what="layer")
-    spots = {Place(role, level) for role in POSITIONS for level in range(n_layers + 1)} | passed
-    for spot in sorted(spots):
-        x, y = _at(spot, place, floor)
-        inside = spot.level % 1 > 0  # a layer; a square, because it is not the stream between layers
-        size = 10.0 if spot in passed else 6.0
-        canvas.box(
-            x, y, size, size, INK if spot in passed else PALE, PAPER, radius=0 if inside else size / 2, what="spot"
-        )
+def _draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], floor: float) -> set[str]:
+    """Draw the layers, the positions before and after each, and the way through them; returns its colours."""
 
+    def at(spot: Place) -> tuple[float, float]:
+        return place[spot.role], floor - spot.level * BAND
 
-def _draw_way(
-    canvas: Canvas, arrows: Sequence[Arrow], measured: Mapping[Place, float], place: Mapping[str, float], floor: float
-) -> None:
-    """Arrows as wide as their shares, and the shares themselves, where no arrow passes."""
+    arrows, measured = group.way()
+    carried = carries(arrows, group.n_layers)
+    passed = {spot for ends in (*(arrow[:2] for arrow in arrows), *carried) for spot in ends}
+    left, right = place[CARRIERS[0]] - STEP / 2, place[CARRIERS[-1]] + STEP / 2
+    canvas.layers(group.n_layers, left, right, floor, BAND, BAND - 10)
+    for spot in sorted({Place(role, level) for role in CARRIERS for level in range(group.n_layers + 1)} | passed):
+        size = 10.0 if spot in passed else 6.0  # a square is inside a layer, a disc between layers
+        canvas.box(*at(spot), size, size, INK if spot in passed else PALE, PAPER,
+                   radius=0 if spot.level % 1 else size / 2, what="spot")  # fmt: skip
+    for start, end in carried:
+        canvas.line([at(start), at(end)], QUIET, 1.5, "carried")
     for arrow in arrows:
-        (x0, y0), (x1, y1) = _at(arrow.start, place, floor), _at(arrow.end, place, floor)
-        length = math.hypot(x1 - x0, y1 - y0)
-        back = 6 / length  # the tip stops at the edge of the spot
+        (x0, y0), (x1, y1) = at(arrow.start), at(arrow.end)
+        back = 6 / math.hypot(x1 - x0, y1 - y0)  # the tip stops at the edge of the spot
         share = 0.5 if math.isnan(arrow.share) else min(1.0, max(0.0, arrow.share))
         tip = (x1 - back * (x1 - x0), y1 - back * (y1 - y0))
         canvas.arrow([(x0, y0), tip], arrow.colour, 1 + 2 * share, "way")
     for spot, share in measured.items():
-        x, y = _at(spot, place, floor)
-        if math.isnan(share):
-            continue
-        text = label(share)
-        if spot.role == "query":
-            canvas.text(x + 9, y, text, bold=True, what="share")
-        elif spot.role == "key":
-            canvas.text(x - 9, y, text, align="right", bold=True, what="share")
-        elif spot.role == "next_key" and spot.level % 1:
-            canvas.text(x, y + 12, text, align="center", bold=True, what="share")
-        else:
-            canvas.text(x - 4, y - 10, text, align="right", bold=True, what="share")
+        if not math.isnan(share):
+            (x, y), (dx, dy, align) = at(spot), _beside(spot)
+            canvas.text(x + dx, y + dy, label(share), align=align, bold=True, what="share")
+    return {arrow.colour for arrow in arrows}
+
+
+def _beside(spot: Place) -> tuple[float, float, Any]:
+    """Where the share of a spot stands, so that no arrow passes through it: pixels across, down, and alignment."""
+    if spot.role == "query":
+        return 9, 0, "left"
+    if spot.role == "key":
+        return -9, 0, "right"
+    return (0, 12, "center") if spot.role == "next_key" and spot.level % 1 else (-4, -10, "right")
 
 
 def _draw_legend(canvas: Canvas, names: Sequence[str], x: float, y: float) -> float:
-    """What the colours of the arrows mean; the height at which that ends."""
+    """Draw what the colours of the arrows mean; returns the height at which that ends."""
     for name in names:
         canvas.arrow([(x, y), (x + 26, y)], LEGEND[name], 2.5, "legend")
         canvas.text(x + 33, y, name, what="legend")
@@ -237,6 +271,6 @@ def _draw_legend(canvas: Canvas, names: Sequence[str], x: float, y: float) -> fl
 
 
 def describe(groups: Iterable[Group], title: str) -> str:
-    """The figure in words, for those who do not see it."""
+    """The figure in words, for readers who cannot see it."""
     said = [f"{group.mixer} ({group.n_layers} layers): {'; '.join(group.said)}." for group in groups]
     return " ".join([f"{title}. By mixer:", *said])

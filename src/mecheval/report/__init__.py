@@ -1,4 +1,4 @@
-"""Everything that a store has to say, as one HTML file that needs nothing else."""
+"""A report on every run of a store, as one HTML file that needs no other file and no network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mecheval.files import write_atomic
 from mecheval.store import Store
 
 if TYPE_CHECKING:  # slow to import
-    from mecheval.report.specs import Spec
+    from mecheval.figures.vegalite import Spec
 
 __all__ = ["check_page", "write_report"]
 
@@ -20,7 +20,7 @@ SUFFIXES = (".html", ".htm")
 
 
 def check_page(path: str | Path) -> Path:
-    """The path, if a page can be written there; worth asking before a long computation."""
+    """The path, if a page can be written there; ask before a long computation."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot write a report as {path.name!r}; choose {' or '.join(SUFFIXES)} at the end.")
@@ -46,13 +46,10 @@ def write_report(store: Store, path: str | Path, scale: str = "laptop", title: s
 
 
 def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
-    """All that the page shows: plain data, and its charts, which the data names by their numbers."""
-    from mecheval.report.comparison import comparison_data
+    """The content of the page: plain data, and charts, which the data names by their numbers."""
     from mecheval.report.documents import explored, explored_data
-    from mecheval.report.grids import found_studies
-    from mecheval.report.runs import mean_effects, run_frame, runs_data
-    from mecheval.report.sections import study_data, training_data
-    from mecheval.report.summary import best_runs, mechanism_figures, overview, updated
+    from mecheval.report.runs import best_runs, overview, run_frame, runs_data
+    from mecheval.report.sections import comparison_data, found_studies, mechanism_specs, study_data, training_data
     from mecheval.store.store import Snapshot
 
     taken = store if isinstance(store, Snapshot) else Snapshot(store)
@@ -61,8 +58,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
         raise UserError(f"the store at {store.path} has no runs; `mecheval train` makes one.")
     studies, best, history = found_studies(taken, scale), best_runs(frame), taken.history()
     looked_at = explored(best)
-    first = list(dict.fromkeys([*looked_at, *best["run"], *frame["run"]]))
-    telling = frame.set_index("run").loc[first].reset_index()
+    first = list(dict.fromkeys([*looked_at, *best["run"], *frame["run"]]))  # the runs of most interest first
     place = {run: number for number, run in enumerate(frame["run"])}
     specs: list[Spec] = []
 
@@ -70,18 +66,15 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
         specs.extend(charts)
         return {**data, "charts": list(range(len(specs) - len(charts), len(specs)))}
 
-    summary = {"best": [place[run] for run in best["run"]]}
-    about = {
-        **overview(frame), "scale": scale, "store": taken.path.name, "version": metadata.version("mecheval"),
-        "updated": updated(frame),
-    }  # fmt: skip
     data = {
-        "about": about,
-        "runs": runs_data(frame, mean_effects(taken)),
-        "summary": drawn(summary, mechanism_figures(taken, frame, studies)),
+        "about": {
+            **overview(frame), "scale": scale, "store": taken.path.name, "version": metadata.version("mecheval"),
+        },
+        "runs": runs_data(frame, taken),
+        "summary": drawn({"best": [place[run] for run in best["run"]]}, mechanism_specs(taken, frame, studies)),
         "studies": [drawn(*study_data(found, history, scale)) for found in studies],
-        "training": drawn(*training_data(telling, taken, history)),
+        "training": drawn(*training_data(frame.set_index("run").loc[first].reset_index(), taken, history)),
         "comparison": comparison_data(studies, scale),
         "documents": explored_data(taken, looked_at),
-    }
+    }  # fmt: skip
     return data, specs

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
 from mecheval.figures.grammar import derivation_of
 from mecheval.figures.heatmap import arranged, split_site
-from mecheval.report.plain import tidy
-from mecheval.report.runs import PARTS, SPLIT, STATE, layout_of, three
+from mecheval.report.page import tidy
+from mecheval.report.runs import PARTS, SPLIT, layout_of, three
 from mecheval.store import RunFolder, Store
 from mecheval.tasks import ATR, Task
-from mecheval.types import ROLES
+from mecheval.types import LAST, ROLES
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -23,46 +22,43 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.types import Batch
 
 RUNS, DOCUMENTS = 24, 6
+"""Most runs whose documents are shown, and most documents of each."""
 LOOK, LONGEST = 48, 48
-"""Documents that are looked at, and tokens up to which one is easily read."""
+"""How many documents are searched for short ones, and up to how many tokens a document is easily read."""
 TOP = 3
-"""Answers that are told, besides the right one."""
+"""How many answers are listed, besides the right one."""
 
 
 def explored(best: pd.DataFrame, most: int = RUNS) -> list[str]:
-    """Ids of the runs whose documents are shown, those that learnt first: of every task and mixer one, then another.
+    """Ids of the runs whose documents are shown, those that learnt first: one of every task and mixer, then another.
 
-    `best` has a row for each setting; only runs that are done have weights to look into.
+    `best` has a row for each setting; only runs that are done have weights.
     """
     done = best[best["status"] == "done"]
-    learnt = done["label"].notna() & (done["label"] != "not_learnt")
-    ranked = done.assign(learnt=learnt).sort_values("learnt", ascending=False, kind="stable")
-    queues: dict[tuple[Any, Any], list[tuple[bool, str]]] = defaultdict(list)
-    for run, task, mixer, good in zip(*(ranked[name] for name in ("run", "task", "mixer", "learnt")), strict=True):
-        queues[task, mixer].append((bool(good), run))
-    taken: list[tuple[bool, str]] = []
-    while len(taken) < most and any(queues.values()):
-        taken += [queue.pop(0) for queue in queues.values() if queue]
-    order = {run: place for place, run in enumerate(best["run"])}
-    chosen = sorted(taken, key=lambda item: not item[0])[:most]  # stable: those that learnt come first
-    return [run for _, run in sorted(chosen, key=lambda item: (not item[0], order[item[1]]))]
+    ranked = done.assign(learnt=done["label"].notna() & (done["label"] != "not_learnt"), place=range(len(done)))
+    ranked = ranked.sort_values("learnt", ascending=False, kind="stable")
+    ranked["turn"] = ranked.groupby(["task", "mixer"], dropna=False).cumcount()
+    chosen = ranked.sort_values(["learnt", "turn"], ascending=[False, True], kind="stable").head(most)
+    return list(chosen.sort_values(["learnt", "place"], ascending=[False, True])["run"])
 
 
 def explored_data(store: Store, runs: Sequence[str]) -> list[dict[str, Any]]:
-    """For each of the runs a few documents with their maps; or, where it cannot be loaded, why."""
+    """For each of the runs a few documents with their maps, or the reason why it cannot be loaded."""
     return [_explore(store.folder(run)) for run in runs]
 
 
 def _explore(folder: RunFolder) -> dict[str, Any]:
+    if not (folder.weights / f"{LAST}.safetensors").exists():  # known without torch, which is slow to import
+        return {"run": folder.id, "problem": f"run {folder.id} has no {LAST} weights."}
     from mecheval.analysis.runs import alone, load_run
 
     try:
-        trained = load_run(folder, STATE)
+        trained = load_run(folder, LAST)
         with alone(1):
             return {"run": folder.id, **_documents(trained)}
     except UserError as error:
         return {"run": folder.id, "problem": str(error)}
-    except Exception as error:  # a mixer from elsewhere may have changed since, or be broken: the report is not
+    except Exception as error:  # a custom mixer may have changed since, or be broken; the report goes without it
         return {"run": folder.id, "problem": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
 
 
@@ -80,20 +76,20 @@ def _documents(trained: Trained) -> dict[str, Any]:
     clean, corrupted = clean[rows], corrupted[rows]
     sites = [site for site in default_sites(trained.lm) if split_site(site)[1] in PARTS]
     effects = interchange(trained.lm, clean, corrupted, sites, ROLES, per_document=True)
-    told: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     layout: dict[str, Any] = {}
     for row in range(len(clean)):
         own = arranged(effects[effects["document"] == int(clean.index[row])])
-        layout = layout_of(list(zip(own["site"], own["role"], strict=True)))
+        layout = layout_of(own["site"], own["role"])
         both = clean[row : row + 1], corrupted[row : row + 1]
         answered = explain(trained.lm, trained.task, *both, sites=[], roles=[], top=TOP)
-        told.append({
+        shown.append({
             **_text(trained.task, clean, row, given.seed), "substitute": answered.substitute,
             "answers": [_answers(answered.clean), _answers(answered.corrupted)],
             "original": tidy(own["original"].iloc[0]), "corrupted": tidy(own["corrupted"].iloc[0]),
-            "values": [three(each) for each in own["restored"]],
+            "values": three(own["restored"].to_numpy(float)),
         })  # fmt: skip
-    return {"layout": layout, "documents": told}
+    return {"layout": layout, "documents": shown}
 
 
 def _readable(lengths: Sequence[int]) -> list[int]:
@@ -122,11 +118,7 @@ def _tree(task: Task, number: int, seed: int) -> dict[str, Any] | None:
         drawn = derivation_of(task, number, SPLIT, seed)
     except UserError:
         return None
-    owners = [name for name, rules in task.grammar.rules.items() for _ in rules]
-    return {
-        "parents": list(drawn.parents), "asked": drawn.asked(),
-        "owners": [owners[rule] if rule >= 0 else None for rule in drawn.rules],
-    }  # fmt: skip
+    return {"parents": list(drawn.parents), "asked": drawn.asked(), "owners": list(drawn.owners)}
 
 
 def _answers(answers: Answers) -> list[list[Any]]:

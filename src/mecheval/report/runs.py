@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mecheval.figures.heatmap import AFTER, BEFORE, arranged, split_site
-from mecheval.report.configs import mixer_names, packed, task_names
-from mecheval.report.plain import columns, tidy
+from mecheval.figures.heatmap import AFTER, BEFORE, in_depth, in_order, split_site
+from mecheval.figures.mechanism_rows import apart, mixer_names, setting_of, task_names, usual_values
+from mecheval.report.page import columns, tidy
 from mecheval.store import Store
-from mecheval.types import SHORT_CONVOLUTIONS
+from mecheval.studies import best_rows, restoring
+from mecheval.studies.axes import ordered, plain
+from mecheval.types import LAST, SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -23,111 +28,135 @@ SHOWN = (
 )  # fmt: skip
 VERDICT = ("label", "layer", "agreement", "summary", "evidence")
 PARTS = (*BEFORE, *AFTER, *(f"mixer.{name}" for name in SHORT_CONVOLUTIONS))
-"""Sites of a block that maps show: its parts, and the outputs of short convolutions."""
-STATE, SPLIT = "last", "test"
-BOUNDARY = "blocks.1.input"
-"""Where the summary says what restores the answer."""
-
-Cell = tuple[str, str]  # site, role
-Map = list[Any]
-"""[number of its layout, whether it is of shares, original, corrupted, one number for each site and role]."""
+"""Parts of a block that maps show: its own sites, and the outputs of short convolutions."""
+SPLIT = "test"
 
 
 def run_frame(store: Store) -> pd.DataFrame:
     """Table runs with the verdict on the last state and test documents; config as plain data.
 
-    Names of tasks and mixers say in what a run differs from most others of that name.
+    The names of tasks and mixers say in what a run differs from most others of that name.
     """
     frame = store.runs()
     rows = {row["run"]: row["config"] for row in store.rows()}
     configs = [rows[run] if isinstance(rows[run], dict) else {} for run in frame["run"]]
     frame["config"] = configs
-    frame["task_name"] = _or_column(task_names(configs), frame["task"])
-    frame["mixer_name"] = _or_column(mixer_names(configs), frame["mixer"])
+    frame["task_name"] = task_names([plain(name) for name in frame["task"]], configs)
+    frame["mixer_name"] = mixer_names([plain(name) for name in frame["mixer"]], configs)
     verdicts = store.query(
-        f"select run, {', '.join(VERDICT)} from verdicts where state = '{STATE}' and split = '{SPLIT}'"
+        f"select run, {', '.join(VERDICT)} from verdicts where state = '{LAST}' and split = '{SPLIT}'"
     )
     return frame.merge(verdicts, on="run", how="left")
 
 
-def runs_data(frame: pd.DataFrame, effects: pd.DataFrame) -> dict[str, Any]:
-    """Columns of all runs, with their configs and maps."""
-    layouts, maps = maps_data(effects)
+def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of the runs of each setting (task, mixer, model, seed), the one with the highest dev accuracy, then likelihood.
+
+    They are ordered by task, then the usual before the varied, mixer, depth and width. A setting whose runs all failed
+    or diverged is there, too, with its first.
+    """
+    settings = [setting_of(run, config) for run, config in zip(frame["run"], frame["config"], strict=True)]
+    best = best_rows(frame.assign(setting=settings), ["setting"])
+    names = {axis: best[axis].fillna("?") for axis in ("task", "mixer")}
+    for axis, values in names.items():
+        places = {value: place for place, value in enumerate(ordered(axis, values))}
+        best = best.assign(**{f"{axis}_place": values.map(places)})
+    varied = (best["mixer_name"] != names["mixer"]).astype(int) + ~best["n_layers"].isin(best["n_layers"].mode()[:1])
+    best = best.assign(other_task=best["task_name"] != names["task"], varied=varied)
+    order = ["task_place", "other_task", "varied", "mixer_place", "n_layers", "d_model", "seed"]
+    return best.sort_values(order, kind="stable")
+
+
+def overview(frame: pd.DataFrame) -> dict[str, Any]:
+    """How many runs, tasks, mixers, seeds and hours there are, and when a run last changed, as far as that is known."""
+    latest = frame["updated"].max()
     return {
-        **columns(frame, SHOWN), **columns(frame, VERDICT),
-        "config": packed(list(frame["config"])), "layouts": layouts, "map": [maps.get(run) for run in frame["run"]],
-        "restored": _restored(frame, effects),
+        "runs": len(frame), "statuses": dict(Counter(frame["status"]).most_common()),
+        "tasks": [str(each) for each in ordered("task", frame["task"].dropna())],
+        "mixers": [str(each) for each in ordered("mixer", frame["mixer"].dropna())],
+        "seeds": int(frame["seed"].nunique()), "hours": tidy(frame["seconds"].sum() / 3600),
+        "updated": "an unknown time" if latest != latest else f"{latest:%Y-%m-%d %H:%M} UTC",
     }  # fmt: skip
 
 
-def _or_column(names: list[str], column: pd.Series) -> list[str]:
-    """A run that cannot be read has no config, and perhaps no name at all."""
-    said = [tidy(value) for value in column]
-    return [name if name != "None" else str(other or "?") for name, other in zip(names, said, strict=True)]
+def runs_data(frame: pd.DataFrame, store: Store) -> dict[str, Any]:
+    """Columns of all runs, with their configs, maps, and the role that restores most at the input of layer 1."""
+    layouts, maps = maps_data(mean_effects(store))
+    learnt = frame["run"][frame["label"] != "not_learnt"]
+    top = restoring(store, list(learnt))
+    restored = {run: [role, tidy(share)] for run, role, share in zip(top.index, top["role"], top["share"], strict=True)}
+    return {
+        **columns(frame, (*SHOWN, *VERDICT)), "config": packed(list(frame["config"])), "layouts": layouts,
+        "map": [maps.get(run) for run in frame["run"]], "restored": [restored.get(run) for run in frame["run"]],
+    }  # fmt: skip
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without its nesting, model.d_model -> 64; values deeper than two levels stay as they are."""
+    paths: dict[str, Any] = {}
+    for part, value in config.items():
+        inside = isinstance(value, Mapping)
+        paths |= {f"{part}.{name}": each for name, each in value.items()} if inside else {part: value}
+    return paths
+
+
+def packed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`bases`: a flat config for each kind of run; `runs`: for each run the number of its base, and its differences.
+
+    Runs are of a kind if they have the same task, mixer and paths. Whole configs would be most of the page.
+    """
+    flats = [flat(config) for config in configs]
+    kinds = [(repr(each.get("task.name")), repr(each.get("mixer.name")), *each) for each in flats]
+    usual = usual_values(kinds, flats)
+    numbers = {kind: number for number, kind in enumerate(usual)}
+    runs = [[numbers[kind], apart(each, usual[kind])] for kind, each in zip(kinds, flats, strict=True)]
+    return {"bases": list(usual.values()), "runs": runs}
 
 
 def mean_effects(store: Store) -> pd.DataFrame:
     """Effects of the last state at the sites that maps show: on test, or else on the split that there is."""
-    effects = store.query(f"select * from effects where state = '{STATE}'")
-    shown = [split_site(site)[1] in PARTS for site in effects["site"]]
-    effects = effects[np.array(shown, dtype=bool)]  # an empty list would choose no columns
-    order = {SPLIT: 0, "dev": 1, "train": 2}
-    splits = {split: order.get(split, len(order) + place) for place, split in enumerate(effects["split"].unique())}
-    rank = effects["split"].map(splits)
+    effects = store.query(f"select * from effects where state = '{LAST}'")
+    parts = {site: split_site(site)[1] for site in effects["site"].unique()}
+    effects = effects[effects["site"].map(parts).isin(PARTS)]
+    splits = dict.fromkeys((SPLIT, "dev", "train", *effects["split"].unique()))
+    rank = effects["split"].map({split: place for place, split in enumerate(splits)})
     return effects[rank == rank.groupby(effects["run"]).transform("min")]
 
 
-def maps_data(effects: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, Map]]:
-    """Layouts (which sites and roles), and each run's map; runs of one kind of model share a layout."""
-    places: dict[tuple[Cell, ...], list[Cell]] = {}  # the cells of a run -> the same in the order of their layout
-    maps: dict[str, Map] = {}
+def maps_data(effects: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
+    """Layouts (sites and roles), and the map of each run; runs of one kind of model share a layout.
+
+    A map is [number of its layout, whether it shows shares, original, corrupted, a number for each site and role].
+    """
+    depth, column = ({name: place for place, name in enumerate(sort(effects[of].unique()))}
+                     for sort, of in ((in_depth, "site"), (in_order, "role")))  # fmt: skip
+    layouts: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    maps: dict[str, list[Any]] = {}
     names = ("site", "role", "share", "restored", "original", "corrupted", "n")
     every = {name: effects[name].to_numpy() for name in names}
     for run, rows in effects.groupby("run", sort=False).indices.items():
         own = {name: values[rows] for name, values in every.items()}
-        cells = tuple(zip(own["site"], own["role"], strict=True))
-        if cells not in places:
-            places[cells] = _ordered(effects.iloc[rows])
-        is_share = bool((own["share"] == own["share"]).any())  # else nothing is learnt; NaN is not itself
-        numbers = dict(zip(cells, own["share" if is_share else "restored"].tolist(), strict=True))
+        sites = tuple(sorted(set(own["site"]), key=depth.__getitem__))
+        roles = tuple(sorted(set(own["role"]), key=column.__getitem__))
+        shares = not np.isnan(own["share"]).all()  # or else nothing is learnt
+        cells = zip(own["site"], own["role"], strict=True)
+        numbers = own["share" if shares else "restored"].astype(float)
+        value = dict(zip(cells, three(numbers), strict=True))
         whole = own["n"].argmax()  # not every document has every role
-        likelihoods = (tidy(float(own[name][whole])) for name in ("original", "corrupted"))
-        maps[run] = [places[cells], int(is_share), *likelihoods, [three(numbers.get(cell)) for cell in places[cells]]]
-    layouts: list[dict[str, Any]] = []
-    numbers_of: dict[tuple[Cell, ...], int] = {}
-    for made in maps.values():
-        cells = tuple(made[0])
-        if cells not in numbers_of:
-            layout = layout_of(cells)
-            if layout not in layouts:
-                layouts.append(layout)
-            numbers_of[cells] = layouts.index(layout)
-        made[0] = numbers_of[cells]
-    return layouts, maps
+        maps[run] = [
+            layouts.setdefault((sites, roles), len(layouts)), int(shares),
+            *(tidy(float(own[name][whole])) for name in ("original", "corrupted")),
+            [value.get((site, role)) for site in sites for role in roles],
+        ]  # fmt: skip
+    return [layout_of(*layout) for layout in layouts], maps
 
 
-def _ordered(own: pd.DataFrame) -> list[Cell]:
-    """Every site by depth, with every role."""
-    frame = arranged(own)
-    return [(site, role) for site in frame["site"].unique() for role in frame["role"].unique()]
+def layout_of(sites: Iterable[str], roles: Iterable[str]) -> dict[str, Any]:
+    """The rows (block, part) and columns of a map."""
+    return {"sites": [list(split_site(site)) for site in dict.fromkeys(sites)], "roles": list(dict.fromkeys(roles))}
 
 
-def layout_of(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Sites (layer, name) and roles of cells that are ordered by them."""
-    sites, roles = (list(dict.fromkeys(each)) for each in zip(*cells, strict=True))
-    return {"sites": [list(split_site(site)) for site in sites], "roles": roles}
-
-
-def three(value: float | None) -> float | int | None:
-    """Three decimals; a map shows two."""
-    short: float | int | None = tidy(None if value is None or value != value else round(value, 3))
-    return short
-
-
-def _restored(frame: pd.DataFrame, effects: pd.DataFrame) -> list[list[Any] | None]:
-    """For each run that learnt the role that restores most at the input of layer 1, and its share; else None."""
-    learnt = set(frame["run"][frame["label"] != "not_learnt"])
-    here = effects[(effects["site"] == BOUNDARY) & effects["share"].notna() & effects["run"].isin(learnt)]
-    top = here.sort_values("share", ascending=False, kind="stable").drop_duplicates("run").set_index("run")
-    found = {run: [role, tidy(share)] for run, role, share in zip(top.index, top["role"], top["share"], strict=True)}
-    return [found.get(run) for run in frame["run"]]
+def three(numbers: NDArray[np.float64]) -> list[float | int | None]:
+    """The numbers of a map with three decimals, of which it shows two; None for those that are not finite."""
+    short = np.round(numbers, 3).tolist()
+    return [None if not math.isfinite(each) else int(each) if each == int(each) else each for each in short]

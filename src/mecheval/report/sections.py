@@ -1,44 +1,128 @@
-"""A section for each study: its question, its charts, what they can be filtered by, and its table."""
+"""The sections of the page about mechanisms, studies, training and the paper, as plain data and charts."""
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mecheval.errors import UserError
 from mecheval.figures import curves, draw
 from mecheval.figures.heatmap import split_site
-from mecheval.figures.matrix import QUANTITIES
-from mecheval.figures.over_time import mechanism_over_time
-from mecheval.figures.scatter import PAIRS
-from mecheval.report.grids import Found
-from mecheval.report.plain import columns, levels
-from mecheval.report.specs import FIELDS, Spec, field_texts, page_spec
-from mecheval.store.store import Snapshot
+from mecheval.figures.lines import mechanism_over_time
+from mecheval.figures.matrix import pairs
+from mecheval.figures.mechanism_rows import mechanism_rows
+from mecheval.figures.mechanisms import TITLE, mechanisms_figure
+from mecheval.figures.vegalite import Spec
+from mecheval.paper import OUTCOMES, Setting, compare_study
+from mecheval.paper.numbers import claims as published_claims
+from mecheval.report.page import EXACT, FIELDS, columns, field_texts, levels, page_spec, tidy
+from mecheval.store import Store
+from mecheval.store.store import Snapshot, snapshot_of
+from mecheval.studies import STUDIES, StudyTable, study_points, study_table, with_seed
 from mecheval.studies.axes import NAMES, ordered, say
+from mecheval.sweep import Point
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 Section = tuple[dict[str, Any], list[Spec]]
 """Plain data, and charts."""
-SEED, QUANTITY = "seed", "quantity"
-SCORES = ("test_accuracy", "dev_accuracy", "test_likelihood")
+TASKS = 8
+"""Most tasks whose mechanisms are drawn, in the order of charts."""
+MOST_SEEDS = 200
+"""Most seeds of a study that are shown, the smallest first."""
 AT_ONCE = 24
-"""Runs whose mechanism is drawn along training."""
+"""Most runs whose mechanism is drawn along training."""
+QUANTITY = "quantity"
+SCORES = {"test_accuracy": "test accuracy", "dev_accuracy": "dev accuracy", "test_likelihood": "test likelihood"}
+"""Columns of scores in the table of a study, with their titles."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A study of which the store has runs: its grid with the seeds that are there, and a row for each point."""
+
+    points: list[Point]
+    table: StudyTable
+
+    @cached_property
+    def best(self) -> StudyTable:
+        """The runs at the best learning rate."""
+        return self.table.best()
+
+    @property
+    def seeds(self) -> list[int]:
+        """All of them, sorted."""
+        return sorted({point.config.seed for point in self.points})
+
+
+def found_studies(store: Store, scale: str) -> list[Found]:
+    """The studies of which the store has runs, in the order of the paper.
+
+    Studies share runs. A study, and each seed of it, is shown only where it adds a run to those of the studies before
+    it; otherwise the seven runs of a quickstart would stand for half the paper.
+    """
+    store = snapshot_of(store, "effects", "verdicts")
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for row in store.rows():
+        config = row["config"]
+        if config is not None and config.get("seed") is not None:
+            seeds[_without_seed(config)].add(config["seed"])
+    found: list[Found] = []
+    shown: set[tuple[str, int]] = set()
+    for study in STUDIES.values():
+        grid = study_points(study, scale)
+        own = {_without_seed(point.config.to_dict()) for point in grid}
+        runs = {(config, seed) for config in own for seed in seeds.get(config, ())}
+        there = sorted({seed for _, seed in runs - shown})[:MOST_SEEDS]
+        shown |= runs
+        points = [with_seed(point, seed) for seed in there for point in grid]
+        if points:
+            found.append(Found(points, study_table(study, points, store)))
+    return found
+
+
+def _without_seed(config: Mapping[str, Any]) -> str:
+    """What runs that differ only in their seed have in common."""
+    return json.dumps({name: value for name, value in config.items() if name != "seed"}, sort_keys=True)
+
+
+def mechanism_specs(store: Store, frame: pd.DataFrame, studies: Sequence[Found]) -> list[Spec]:
+    """A drawing for each task whose runs have verdicts.
+
+    Where the store has the study of the paper about a task, the drawing is of its runs and of those of mixers that are
+    not in it; otherwise it is of all runs of the task.
+    """
+    grids = {found.table.study.name: found.table.frame for found in studies}
+    drawn = []
+    for task in ordered("task", frame["task"].dropna())[:TASKS]:
+        own, among = frame[frame["task"] == task], None
+        if task in grids:
+            among = {*grids[task]["run"], *own["run"][~own["mixer"].isin(set(grids[task]["mixer"]))]}
+        try:
+            rows = mechanism_rows(store, task, among)
+        except UserError:  # none of them has a verdict
+            continue
+        drawn.append(page_spec(mechanisms_figure(rows, f"{TITLE} ({say('task', task)})")))
+    return drawn
 
 
 def study_data(found: Found, history: pd.DataFrame, scale: str) -> Section:
-    """A study as plain data, and its charts; each chart listens to the signals of all chips."""
-    study, every = found.study, found.table.frame
-    axes = [axis for axis in found.table.varying() if axis != SEED]
+    """A study as plain data, and its charts, which listen to the signals of all chips."""
+    table, study = found.table, found.table.study
+    axes = [axis for axis in table.varying() if axis != "seed"]
     heard = [*axes, QUANTITY]
     about = f"{study.name}, figure {study.figure}, scale {scale}"
     specs = [page_spec(draw(found.best, f"Results ({about})"), heard)]
-    own = history[history["run"].isin(set(every["run"]))]
+    own = history[history["run"].isin(set(table.frame["run"]))]
     if len(own):
-        specs.append(page_spec(curves(own, every, f"Learning curves ({about})"), heard))
-    chips = [_chip(axis, every) for axis in axes]
-    measured = quantities(specs[0])
+        specs.append(page_spec(curves(table, own, f"Learning curves ({about})"), heard))
+    chips = [_chip(axis, table.axis(axis)) for axis in axes]
+    measured = quantities(table, specs[0])
     if len(measured) > 1:
         chips.append({"axis": QUANTITY, "name": "shown", "values": list(measured), "columns": measured})
     rates = {text for spec in specs for text in field_texts(spec, FIELDS["lr"])}
@@ -49,58 +133,77 @@ def study_data(found: Found, history: pd.DataFrame, scale: str) -> Section:
     return data, specs
 
 
-def quantities(spec: Spec) -> dict[str, list[str]]:
-    """The quantities that a chart has panels for, each with its columns in the table."""
-    known = {text: [name] for name, text in QUANTITIES.items()} | {name: list(pair) for name, pair in PAIRS.items()}
+def quantities(table: StudyTable, spec: Spec) -> dict[str, list[str]]:
+    """The quantities for which a chart has panels, each with its columns in the table."""
+    known = {title: [name] for name, title in table.titles.items()}
+    known |= {title: list(pair) for title, pair in pairs(table).items()}
     return {text: known[text] for text in field_texts(spec, QUANTITY) if text in known}
 
 
-def _chip(axis: str, frame: pd.DataFrame) -> dict[str, Any]:
-    values = [say(axis, value) for value in ordered(axis, frame[axis])]
-    return {"axis": axis, "name": NAMES.get(axis, axis), "values": values}
+def _chip(axis: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {"axis": axis, "name": NAMES.get(axis, axis), "values": [say(axis, value) for value in values]}
 
 
 def _note(found: Found) -> str:
-    """What of the grid is there, and how it was chosen."""
+    """How much of the grid is there, and how the runs were chosen."""
     counts = Counter(found.table.frame["status"])
     done, seeds = counts.pop("done", 0), len(found.seeds)
     rest = ", ".join(f"{n:,} {status}" for status, n in counts.most_common())
     said = f"{done:,} of {len(found.table.frame):,} runs are done{f' ({rest})' if rest else ''}, "
     said += f"{seeds} seed{'s' * (seeds > 1)}. "
-    if found.study.every_rate:
-        return said + "Every learning rate is shown."
-    return said + "Of the learning rates, the one with the highest accuracy on dev counts; shown is test."
+    chosen = "Best run per setting (chosen on dev, scored on test)."
+    return said + ("Every learning rate is shown." if found.table.study.every_rate else chosen)
 
 
 def _table(found: Found, axes: list[str]) -> dict[str, Any]:
-    """The chosen runs: axes as levels, so that they sort as charts do; then numbers and the verdict."""
-    frame = found.best.frame
-    usual = [axis for axis in (*axes, "lr") if axis in frame]
-    shown = list(dict.fromkeys([*usual, *([SEED] if len(found.seeds) > 1 else [])])) or ["mixer"]
+    """The chosen runs: axes as levels, so that they sort as charts do, then numbers with their titles, and verdicts."""
+    frame, table = found.best.frame, found.table
+    shown = list(dict.fromkeys([*axes, "lr", *(["seed"] if len(found.seeds) > 1 else [])]))
     codes = {axis: levels(axis, list(frame[axis]))["codes"] for axis in shown}
     frame = frame.iloc[sorted(range(len(frame)), key=lambda row: [codes[axis][row] for axis in shown])]
-    names = list(frame.columns)
-    after = names[names.index("status") + 1 : names.index("verdict")]
-    readings = [name for name in after if name not in ("step", "seconds", "dev_likelihood", *SCORES)]
-    scores = SCORES if readings == ["original", "corrupted"] else SCORES[:-1]  # the likelihood is among the readings
+    scores = list(SCORES)[: 2 if table.readings else 3]  # readings are likelihoods already
+    titles = {**{name: SCORES[name] for name in scores}, **table.titles}
     return {
-        "axes": {axis: levels(axis, list(frame[axis])) for axis in shown},
-        "numbers": columns(frame, [*scores, *readings]),
-        **columns(frame, ["run", "status", "verdict", "agreement"]),
-    }
+        "axes": {axis: levels(axis, list(frame[axis])) for axis in shown}, "titles": titles,
+        "numbers": columns(frame, titles), **columns(frame, ["run", "status", "verdict", "agreement"]),
+    }  # fmt: skip
 
 
 def training_data(frame: pd.DataFrame, store: Snapshot, history: pd.DataFrame) -> Section:
-    """Mechanisms along training, of some of the runs that were intervened on then; `frame`: the most telling first."""
+    """Mechanisms along training, of some runs that were intervened on then: the first ones of `frame`."""
     shown = frame[frame["run"].isin(store.probed)].head(AT_ONCE)
     order = {run: place for place, run in enumerate(shown["run"])}
     effects = store.on_the_way(list(order)).sort_values("run", key=lambda runs: runs.map(order), kind="stable")
-    effects = effects[effects["site"].map(lambda site: split_site(site)[0] is not None).astype(bool)]
+    blocks = {site: split_site(site)[0] for site in effects["site"].unique()}
+    effects = effects[effects["site"].isin({site for site, block in blocks.items() if block is not None})]
     shown = shown[shown["run"].isin(set(effects["run"]))]
     if shown.empty:
         return {"runs": 0, "shown": 0, "chips": []}, []
     axes = [axis for axis in ("task", "mixer", "d_model") if shown[axis].nunique() > 1]
     own = history[history["run"].isin(order)]
     chart = mechanism_over_time(effects, own, "Restored shares along training", shown)
-    chips = [_chip(axis, shown) for axis in axes]
+    chips = [_chip(axis, ordered(axis, shown[axis])) for axis in axes]
     return {"runs": len(store.probed), "shown": len(shown), "chips": chips}, [page_spec(chart, axes)]
+
+
+def comparison_data(studies: Sequence[Found], scale: str) -> dict[str, Any]:
+    """For each study its settings, cells and patterns beside the paper's; and the outcomes of all claims about them."""
+    compared, claims = [], []
+    for found in studies:
+        study, one = found.table.study, compare_study(found.table, found.points, scale)
+        beside = one.comparison
+        claims += one.claims
+        compared.append({
+            "study": study.name, "figure": study.figure, "question": study.question,
+            "settings": [
+                {"task": task.upper(), "ours": ours.describe(), "paper": Setting.paper(task).describe()}
+                for task, ours in one.settings.items()
+            ],
+            "cells": columns(beside.cells, beside.cells.columns),
+            "patterns": columns(beside.patterns, beside.patterns.columns),
+        })  # fmt: skip
+    order = [claim.id for claim in published_claims()]
+    claims.sort(key=lambda claim: order.index(claim.claim))
+    counts = Counter(claim.outcome for claim in claims)
+    outcomes = {outcome: counts[outcome] for outcome in OUTCOMES}
+    return {"studies": compared, "claims": tidy([asdict(claim) for claim in claims], EXACT), "outcomes": outcomes}

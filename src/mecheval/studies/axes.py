@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # slow to import
-    import pandas as pd
+from typing import Any
 
 MISSING = "–"
 """What stands for a value that is not there, in every table and chart."""
@@ -30,12 +27,6 @@ FIRST = {"mixer": MIXERS, "positions": ("none", "learned"), "task": ("ar", "atr"
 
 USUAL = ("task", "mixer", "positions", "n_layers", "d_model", "lr", "seed")
 """Axes that any study may have; others are options of a task or mixer."""
-
-
-def option_axes(frame: pd.DataFrame) -> list[str]:
-    """The axes of a study that are options, as d_conv: its columns before `run` that are not usual ones."""
-    columns = list(frame.columns)
-    return [name for name in columns[: columns.index("run")] if name not in USUAL]
 
 
 def plain(value: Any) -> Any:

@@ -82,11 +82,13 @@ class StudyTable:
 def best_rows(frame: pd.DataFrame, setting: Sequence[str]) -> pd.DataFrame:
     """Of the rows that agree in the columns `setting`, the one with the highest dev accuracy, then dev likelihood.
 
-    Where none of them has an accuracy (all diverged, failed or missing), the first stands for them. The order of the
-    rows is kept.
+    Only runs that are done compete. Where there is none (all diverged, failed or missing), the first stands for them.
+    The order of the rows is kept.
     """
-    ranked = frame.sort_values(RANK, ascending=False, na_position="last", kind="stable")
-    return ranked.groupby(list(setting), sort=False, dropna=False).head(1).sort_index()
+    done = frame["status"] == "done"
+    scores = frame.assign(**{name: frame[name].where(done) for name in RANK})
+    ranked = scores.sort_values(RANK, ascending=False, na_position="last", kind="stable")
+    return frame.loc[ranked.groupby(list(setting), sort=False, dropna=False).head(1).sort_index().index]
 
 
 def study_points(

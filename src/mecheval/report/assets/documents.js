@@ -69,7 +69,7 @@ function documentView(run, shown) {
     el("p", {}, `The query ${symbol("query")} asks for ${shown.answer}. In the corrupted document, ${shown.substitute} stands in place of the key ${symbol("key")}. `
       + `The answer has likelihood ${two(shown.original)} in the original and ${two(shown.corrupted)} in the corrupted document.`),
     el("div", { class: "sides" }, answerList("Answers to the original", shown.answers[0]), answerList("Answers to the corrupted", shown.answers[1])),
-    mapTable(run.layout, shown.values, "Restored likelihood of the answer for this document: one clean activation put into the corrupted run."),
+    mapTable(run.layout, shown.values, "Restored likelihood of the answer for this document, after patching in one clean activation."),
     shown.tree && treePicture(shown),
   ];
 }

@@ -30,9 +30,9 @@ function meanMap(run) {
   const [layout, shares, original, corrupted, values] = map;
   const caption = shares
     ? `With the key corrupted, the likelihood of the answer falls from ${two(original)} to ${two(corrupted)}. `
-      + "Restored share: how much of that one clean activation brings back; mean over documents."
+      + "Restored share: how much of that returns after patching in one clean activation; mean over documents."
     : `The task is not learnt: the likelihood of the answer is ${two(original)}, and ${two(corrupted)} with the key corrupted, `
-      + "so there is no share to restore. Shown is the restored likelihood, with one clean activation; mean over documents.";
+      + "so there is no share to restore. Shown is the likelihood after patching in one clean activation; mean over documents.";
   return mapTable(data.runs.layouts[layout], values, caption);
 }
 
@@ -41,7 +41,7 @@ function evidence(run) {
   if (!known(runs.summary[run])) return null;
   const lines = known(runs.evidence[run]) ? runs.evidence[run].split("\n").filter(Boolean) : [];
   const agreement = known(runs.agreement[run])
-    ? `${(100 * runs.agreement[run]).toFixed(1)} % of resamples of the documents give the same finding.` : null;
+    ? `Same verdict in ${(100 * runs.agreement[run]).toFixed(1)} % of bootstrap resamples.` : null;
   return el("div", { class: "evidence" }, el("p", {}, el("strong", {}, runs.summary[run])),
     el("ul", {}, [agreement, ...lines].filter(Boolean).map((text) => el("li", {}, text))));
 }

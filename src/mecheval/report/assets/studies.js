@@ -1,14 +1,6 @@
 // A section for each study, and one for mechanisms along training: chips, charts, table.
 
-const NUMBERS = {
-  test_accuracy: "test accuracy", dev_accuracy: "dev accuracy", test_likelihood: "test likelihood",
-};
-
 const AXES = { d_model: "d", n_layers: "layers", kernel_size: "kernel" };
-
-function columnName(name) {
-  return NUMBERS[name] || name.replace(/^restored_/, "at ").replaceAll("_", " ");
-}
 
 // What chips mean for charts: a signal for each, null where nothing is chosen.
 function signalsOf(bar, chips, rates) {
@@ -40,7 +32,7 @@ function studySection(study) {
 }
 
 function studyTable(study, bar) {
-  const { axes, numbers, run, status, verdict, agreement } = study.table;
+  const { axes, titles, numbers, run, status, verdict, agreement } = study.table;
   const text = (axis, row) => axes[axis].levels[axes[axis].codes[row]];
   const quantity = study.chips.find((chip) => chip.axis === "quantity");
   const left = (name) => quantity && Object.entries(quantity.columns)
@@ -51,7 +43,7 @@ function studyTable(study, bar) {
     columns: [
       ...Object.keys(axes).map((axis) => ({ name: AXES[axis] || axis, value: (row) => axes[axis].codes[row], show: (row) => text(axis, row) })),
       ...Object.keys(numbers).map((name) => ({
-        name: columnName(name), number: true, value: (row) => numbers[name][row], show: (row) => percent(numbers[name][row]),
+        name: titles[name], number: true, value: (row) => numbers[name][row], show: (row) => percent(numbers[name][row]),
         hidden: () => left(name),
       })),
       {
@@ -75,7 +67,7 @@ function trainingSection() {
   const some = training.shown < training.runs ? ` Shown are ${training.shown}, spread over tasks and mixers.` : "";
   return section("training", "The mechanism as it forms", figures.length ? [
     el("p", {}, `${plural(training.runs, "run was", "runs were")} intervened on while being trained, on dev documents.${some} `
-      + "A line rises where the clean activation at that position brings the answer back; the broad grey line is the accuracy."),
+      + "A line rises where the clean activation at that position restores the answer; the broad grey line is the accuracy."),
     bar.node, figures,
   ] : [
     el("p", { class: "note" }, "No run was intervened on while it was trained. To see mechanisms form: ",

@@ -1,4 +1,4 @@
-// The first section: how much there is, who stores the association where, and the best run of every setting.
+// The first section: how much there is, where each mixer stores the key-value link, and the best run per setting.
 
 function restoredText(run) {
   const found = data.runs.restored[run];
@@ -35,7 +35,7 @@ function summarySection() {
   const bar = chipBar(chips, () => sheet.refill());
   const severalSeeds = about.seeds > 1;
   sheet = table({
-    label: "the best run of every setting", rows, step: 20,
+    label: "best run per setting", rows, step: 20,
     passes: (row) => bar.has("task", runs.task_name[row]) && bar.has("mixer", runs.mixer[row])
       && bar.has("d", String(runs.d_model[row])) && bar.has("layers", String(runs.n_layers[row])),
     details: (row) => [evidence(row), meanMap(row)],
@@ -53,11 +53,11 @@ function summarySection() {
     el("ul", { class: "facts" }, facts.map(([number, name]) => el("li", {}, el("strong", {}, number), ` ${name}`))),
     el("p", { class: "quiet" }, `Runs: ${states}. Tasks: ${about.tasks.join(", ")}. Mixers: ${about.mixers.join(", ")}.`),
     summary.charts.length ? summary.charts.map((number) => figure(number))
-      : el("p", { class: "note" }, "No run has been intervened on yet, so there are no mechanisms to draw; `mecheval intervene RUN` does that."),
-    el("h3", {}, "The best run of every setting"),
-    el("p", {}, "Of the runs of a setting, the one with the highest accuracy on dev; scores are on test. “Restored at” is the "
-      + "position whose clean activation, at the input of layer 1, brings most of the answer back, with its share. A row opens to "
-      + "the evidence with 95 % intervals and the whole map."),
+      : el("p", { class: "note" }, "No run has been intervened on yet, so there are no mechanisms to draw; run `mecheval intervene RUN`."),
+    el("h3", {}, "Best run per setting (chosen on dev, scored on test)"),
+    el("p", {}, "A setting is a task, mixer, model and seed; learning rates compete. “Restored at” is the position whose clean "
+      + "activation, at the input of layer 1, restores most of the answer, with its share. Open a row for the evidence with 95 % "
+      + "intervals and the whole map."),
     bar.node, sheet.node,
   ]);
 }

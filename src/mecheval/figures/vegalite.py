@@ -1,0 +1,178 @@
+"""Charts as plain Vega-Lite: functions that build the parts of a specification, and `Chart`, which renders it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from mecheval.figures.style import FAINT, GREY, RAMP, WHITE_FROM, wrapped
+
+Spec = dict[str, Any]
+"""A specification, or a part of one: plain data, ready for JSON."""
+Row = Mapping[str, Any]
+
+VERSION = "6.4"
+"""The version of Vega-Lite that the specifications are written for."""
+SCALE = 2
+"""Pixels of a PNG per pixel of the chart, so that it is sharp on paper and on dense screens."""
+TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
+PERCENT = {"values": [0, 0.5, 1], "labelExpr": "100 * datum.value", "grid": True}
+"""An axis of shares, labelled in percent."""
+FILL = {"domain": [step / (len(RAMP) - 1) for step in range(len(RAMP))], "range": list(RAMP), "clamp": True}
+"""The scale from numbers to the ramp; numbers below 0 and above 1 have the colours of its ends."""
+GAP = 14
+"""Usual distance of panels, in pixels."""
+NARROWEST = 320
+"""Pixels that a title may use, however narrow its chart is."""
+PARTS = ("vconcat", "hconcat", "layer")
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """A finished chart; notebooks show it, and `mecheval.figures.save` writes it to a file."""
+
+    spec: Spec
+
+    @property
+    def description(self) -> str:
+        """The chart in words, for readers who cannot see it."""
+        return str(self.spec["description"])
+
+    def to_dict(self) -> Spec:
+        """The Vega-Lite specification."""
+        return self.spec
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """The Vega-Lite specification as JSON."""
+        return json.dumps(self.spec, indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def svg(self) -> str:
+        """The chart as SVG, with its description as the label of the picture."""
+        import vl_convert
+
+        drawn: str = vl_convert.vegalite_to_svg(self.to_json(None), vl_version=version())
+        return drawn.replace("<svg ", f"<svg aria-label={quoteattr(self.description)} ", 1)
+
+    def png(self, scale: float = SCALE) -> bytes:
+        """The chart as PNG, `scale` times its size."""
+        import vl_convert
+
+        drawn: bytes = vl_convert.vegalite_to_png(self.to_json(None), vl_version=version(), scale=scale)
+        return drawn
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """The forms in which a notebook can show the chart."""
+        kind = f"application/vnd.vegalite.v{VERSION.partition('.')[0]}+json"
+        return {kind: self.spec, "image/png": self.png(), "text/plain": self.description}
+
+
+@cache
+def version() -> str | None:
+    """`VERSION` where the renderer knows it, or else None, which stands for its newest."""
+    import vl_convert
+
+    return VERSION if VERSION in vl_convert.get_vegalite_versions() else None
+
+
+def field(shorthand: str, **options: Any) -> Spec:
+    """An encoding by a field of the rows: `value:Q` is quantitative, `mixer:N` nominal, `d_model:O` ordinal."""
+    name, _, kind = shorthand.rpartition(":")
+    return {"field": name, "type": TYPES[kind], **options}
+
+
+def tooltips(names: Iterable[str], titles: Mapping[str, str] = {}) -> list[Spec]:
+    """Fields that a tooltip shows as text, under their own names or these titles."""
+    return [field(f"{name}:N", title=titles.get(name, name)) for name in names]
+
+
+def ink(name: str) -> Spec:
+    """The colour of text on a cell that field `name` colours."""
+    dark = f"datum.{name} >= {WHITE_FROM / (len(RAMP) - 1)}"
+    return {"condition": {"test": dark, "value": "white"}, "value": "black"}
+
+
+def layer(
+    mark: str, encoding: Spec, *, rows: Sequence[Row] | None = None, where: str = "", flatten: Sequence[str] = (),
+    **look: Any,
+) -> Spec:  # fmt: skip
+    """Marks of one kind with the properties `look`.
+
+    They show `rows`, or else those of their panel: the ones for which the expression `where` is true. Fields that hold
+    lists are `flatten`ed into a row for each element.
+    """
+    transform = ([{"flatten": list(flatten)}] if flatten else []) + ([{"filter": where}] if where else [])
+    data: Spec = {} if rows is None else {"data": {"values": rows}}
+    steps: Spec = {"transform": transform} if transform else {}
+    return {**data, **steps, "mark": {"type": mark, **look}, "encoding": encoding}
+
+
+def panel(layers: Sequence[Spec], width: Any, height: Any, rows: Sequence[Row] | None = None, **rest: Any) -> Spec:
+    """Layers on top of each other; `rows` are for those that have none of their own. `rest`: title, encoding."""
+    data: Spec = {} if rows is None else {"data": {"values": rows}}
+    return {**data, "layer": list(layers), "width": width, "height": height, **rest}
+
+
+def heading(text: str | Sequence[str], pixels: float = 0) -> Spec:
+    """The title of a panel: lines, or a text that is broken at the width of the panel and half a gap on each side."""
+    lines = wrapped(text, pixels + GAP) if isinstance(text, str) else list(text)
+    return {"text": lines, "fontSize": 11, "anchor": "middle", "offset": 6}
+
+
+def beside(panels: Sequence[Spec], gap: float) -> Spec:
+    """Panels side by side at equal distances, whatever their axes say, so that lines of panels form columns.
+
+    Only the first shows the names of its rows; the others have them unseen, so that all titles stand at one height.
+    """
+    return {"hconcat": list(panels), "spacing": gap, "bounds": "flush"}
+
+
+def below(parts: Sequence[Spec], gap: float) -> Spec:
+    """Parts of a chart below each other."""
+    return {"vconcat": list(parts), "spacing": gap}
+
+
+def finish(spec: Spec, title: str, notes: Sequence[str], pixels: float, description: str) -> Chart:
+    """The chart of about this width with its title, notes below that, its description and the look of all charts."""
+    pixels = max(pixels, NARROWEST)
+    lines = [line for note in notes for line in wrapped(note, pixels, 5.6)]
+    quiet = {"titleFontSize": 11, "titleFontWeight": "normal", "titleColor": GREY, "labelFontSize": 11, "labelLimit": 0}
+    return Chart({
+        "$schema": f"https://vega.github.io/schema/vega-lite/v{VERSION.partition('.')[0]}.json",
+        "description": description,
+        "title": {
+            "text": wrapped(title, pixels, 7.5), **({"subtitle": lines} if lines else {}), "anchor": "start",
+            "offset": 14, "fontSize": 13, "subtitleFontSize": 11, "subtitleColor": GREY, "subtitlePadding": 5,
+            "subtitleLineHeight": 14,
+        },
+        **spec,
+        "datasets": _named_rows(spec),
+        "config": {
+            "axis": {"domain": False, "ticks": False, "grid": False, "labelPadding": 5, "gridColor": FAINT, **quiet},
+            "legend": {"titleLimit": 0, **quiet},
+            "view": {"stroke": None},
+        },
+    })  # fmt: skip
+
+
+def views(spec: Spec) -> Iterator[Spec]:
+    """Every part of a specification that has rows, at any depth."""
+    if "data" in spec:
+        yield spec
+    for part in (part for name in PARTS for part in spec.get(name, ())):
+        yield from views(part)
+
+
+def _named_rows(spec: Spec) -> dict[str, list[Row]]:
+    """The rows of all views by name, each written once however many views show them; views keep the names."""
+    names: dict[int, str] = {}
+    datasets: dict[str, list[Row]] = {}
+    for view in views(spec):
+        rows = view["data"]["values"]
+        name = names.setdefault(id(rows), f"rows{len(names)}")
+        datasets[name] = list(rows)
+        view["data"] = {"name": name}
+    return datasets
