@@ -6,25 +6,18 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TextIO
 
 import typer
 
-from mecheval.cli import (  # noqa: F401 (each adds its commands)
-    compare,
-    drawings,
-    evaluate,
-    interventions,
-    lists,
-    quickstart,
-    runs,
-    studies,
-    tasks,
-)
 from mecheval.cli.app import app
 from mecheval.cli.clean import clean_text, complain
 from mecheval.errors import UserError
 from mecheval.store import StoreWarning
+
+for _name in ("compare", "drawings", "evaluate", "interventions", "lists", "quickstart", "runs", "studies", "tasks"):
+    import_module(f"mecheval.cli.{_name}")  # adds its commands to the app
 
 MOST_WARNINGS = 10
 """Most runs of a store that a command warns about one by one."""

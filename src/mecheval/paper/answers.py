@@ -6,23 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mecheval.paper.questions import (
-    COMPARISONS,
-    LEARNT,
-    TOLERANCE,
-    Enough,
-    Layer,
-    Not,
-    Number,
-    Question,
-    Runs,
-    Second,
-    Side,
-    Sides,
-    Where,
-    most,
-    succeeds,
-)  # fmt: skip
+from mecheval.paper import questions as asked
 from mecheval.studies.axes import named, say
 
 if TYPE_CHECKING:  # slow to import
@@ -45,7 +29,7 @@ class Check(NamedTuple):
     said: str
 
 
-def ask(questions: Sequence[Question], frame: pd.DataFrame, floor: float) -> tuple[Outcome, str]:
+def ask(questions: Sequence[asked.Question], frame: pd.DataFrame, floor: float) -> tuple[Outcome, str]:
     """The outcome over all seeds, and the evidence in words; `floor` is the accuracy of guessing, NaN for trees."""
     by_seed = {
         seed: [check for question in questions for check in answer(question, rows, floor)]
@@ -67,18 +51,18 @@ def ask(questions: Sequence[Question], frame: pd.DataFrame, floor: float) -> tup
     return outcome, f"{tally[0].upper()}{tally[1:]}. {said}"
 
 
-def answer(question: Question, rows: pd.DataFrame, floor: float) -> list[Check]:
+def answer(question: asked.Question, rows: pd.DataFrame, floor: float) -> list[Check]:
     """Ask the rows of one seed."""
     match question:
-        case Number():
+        case asked.Number():
             return _number(question, rows)
-        case Runs():
+        case asked.Runs():
             return _runs(question, rows)
-        case Sides():
+        case asked.Sides():
             return _sides(question, rows, floor)
-        case Second():
+        case asked.Second():
             return _second(question, rows)
-        case Layer():
+        case asked.Layer():
             return _layer(question, rows)
 
 
@@ -99,19 +83,19 @@ def _sentences(checks: Sequence[Check]) -> str:
     return f"{'. '.join(parts)}{f' ({asides})' if asides else ''}."
 
 
-def _number(q: Number, rows: pd.DataFrame) -> list[Check]:
+def _number(q: asked.Number, rows: pd.DataFrame) -> list[Check]:
     found = pick(rows, q.where)
     done = found[(found["status"] == "done") & found[q.column].notna()]
     missing = gaps(found, q.column) if len(found) > 1 else []  # a missing run might be the best one
     if missing or done.empty:
         return missing or [Check("open", f"{_words(q.where)}: {_status(found, q.column)}")]
     top = done.loc[done[q.column].idxmax()]
-    near = abs(top[q.column] - q.paper) <= TOLERANCE + 1e-9  # 0.95 is not quite 1 - 0.05 in binary
+    near = abs(top[q.column] - q.paper) <= asked.TOLERANCE + 1e-9  # 0.95 is not quite 1 - 0.05 in binary
     which = f"{'the best run is ' * (len(found) > 1)}{_words({**q.where, 'd_model': top['d_model']})}"
     return [_check(near, f"{which}: {COLUMNS[q.column]} {percent(top[q.column])} (paper: {percent(q.paper)})")]
 
 
-def _runs(q: Runs, rows: pd.DataFrame) -> list[Check]:
+def _runs(q: asked.Runs, rows: pd.DataFrame) -> list[Check]:
     rows, needs = pick(rows, q.where), "original" if q.share else q.column
     missing, ended = gaps(rows, needs), rows[(rows["status"] == "done") & rows[needs].notna()]
     if q.among == "ended":
@@ -144,8 +128,8 @@ def _runs(q: Runs, rows: pd.DataFrame) -> list[Check]:
     return [Check("holds", f"{q.words}: the {extreme} of {len(good)} {who} is {told[at]}"), *missing]
 
 
-def _sides(q: Sides, rows: pd.DataFrame, floor: float) -> list[Check]:
-    rows, needs, holds = pick(rows, q.where), q.sides[-1].column, COMPARISONS[q.holds]
+def _sides(q: asked.Sides, rows: pd.DataFrame, floor: float) -> list[Check]:
+    rows, needs, holds = pick(rows, q.where), q.sides[-1].column, asked.COMPARISONS[q.holds]
     sides = [side for side in q.sides if not side.optional or len(pick(rows, side.where))]
     found: list[tuple[str, list[float], str]] = []  # the width, the number of each side, and these in words
     idle, opens, opens_of_idle = list[str](), list[Check](), list[Check]()
@@ -162,7 +146,7 @@ def _sides(q: Sides, rows: pd.DataFrame, floor: float) -> list[Check]:
         values, said = zip(*(_best(side, part, q.by) for side, part in zip(sides, parts, strict=True)), strict=True)
         if any(map(math.isnan, values)) or (missing and q.waits):
             opens += [] if q.skips and not missing else [Check("open", f"{name}: {', '.join(said)}")]
-        elif q.counts == "succeeds" and not succeeds(values[-1], floor):
+        elif q.counts == "succeeds" and not asked.succeeds(values[-1], floor):
             idle.append(f"{name} ({percent(values[-1])})")
         else:
             found.append((name, list(values), f"{name}: {', '.join(said)}"))
@@ -182,14 +166,14 @@ def _sides(q: Sides, rows: pd.DataFrame, floor: float) -> list[Check]:
     return checks or gaps(rows, needs) or [Check("open", "there are no runs to compare")]
 
 
-def _counted(found: Sequence[tuple[bool, str]], worse: int, enough: Enough) -> Check:
+def _counted(found: Sequence[tuple[bool, str]], worse: int, enough: asked.Enough) -> Check:
     """One answer from how many comparisons hold."""
     good, bad = [said for holds, said in found if holds], [said for holds, said in found if not holds]
     said = f"in {len(good)} of {len(found)} comparisons, and the other way round in {worse}"
     return _check(enough(len(good), len(found)), f"{said}; not for {listed(bad)}" if bad else f"{said}: {listed(good)}")
 
 
-def _best(side: Side, part: pd.DataFrame, by: Sequence[str]) -> tuple[float, str]:
+def _best(side: asked.Side, part: pd.DataFrame, by: Sequence[str]) -> tuple[float, str]:
     """The best (or worst) number of a side, NaN if it has none, and the side with its number in words."""
     name = side.name or _words(side.where)
     done = part[(part["status"] == "done") & part[side.column].notna()]
@@ -200,7 +184,7 @@ def _best(side: Side, part: pd.DataFrame, by: Sequence[str]) -> tuple[float, str
     return float(top[side.column].iloc[0]), f"{name}{which} {percent(top[side.column].iloc[0])}"
 
 
-def _second(q: Second, rows: pd.DataFrame) -> list[Check]:
+def _second(q: asked.Second, rows: pd.DataFrame) -> list[Check]:
     missing, done = gaps(rows, q.column), rows[rows["status"] == "done"]
     best = done.groupby("mixer")[q.column].max().dropna().sort_values(ascending=False)
     if missing or q.mixer not in best or len(best) < 2:  # a missing mixer might be above
@@ -212,7 +196,7 @@ def _second(q: Second, rows: pd.DataFrame) -> list[Check]:
     return [_check(len(above) == 1, said)]
 
 
-def _layer(q: Layer, rows: pd.DataFrame) -> list[Check]:
+def _layer(q: asked.Layer, rows: pd.DataFrame) -> list[Check]:
     of = rows[(rows["mixer"] == q.mixer) & (rows["n_layers"] > 1)]
     missing, able = gaps(of, "original"), learnt(of)
     if missing or able.empty:
@@ -224,15 +208,17 @@ def _layer(q: Layer, rows: pd.DataFrame) -> list[Check]:
                for top, n in zip(tops, able["n_layers"], strict=True))  # fmt: skip
     others = [f"{name}: layer {top}" for name, top in zip(labels(able, of), tops, strict=True) if top != q.main]
     said = f"{q.mixer}: layer {q.main} in {tops.count(q.main)} of {len(tops)} runs"
-    return [_check(fine and most(tops.count(q.main), len(tops)), f"{said} ({listed(others)})" if others else said)]
+    return [
+        _check(fine and asked.most(tops.count(q.main), len(tops)), f"{said} ({listed(others)})" if others else said)
+    ]
 
 
-def pick(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
+def pick(rows: pd.DataFrame, where: asked.Where) -> pd.DataFrame:
     """The rows whose axes have these values."""
     here = rows["seed"].notna()
-    for axis, value in (where.axes if isinstance(where, Not) else where).items():
+    for axis, value in (where.axes if isinstance(where, asked.Not) else where).items():
         here &= rows[axis].isin(value if isinstance(value, tuple) else (value,))
-    return rows[~here if isinstance(where, Not) else here]
+    return rows[~here if isinstance(where, asked.Not) else here]
 
 
 def gaps(rows: pd.DataFrame, needs: str) -> list[Check]:
@@ -251,7 +237,7 @@ def learnt(rows: pd.DataFrame, *, on_dev: bool = False) -> pd.DataFrame:
     """The runs that learnt to recall, so that there is something to restore; on dev, if test asks for other pairs."""
     roles = [f"dev_attribution_{role}" for role in ("key", "value", "query")]
     lost = rows[roles].max(axis=1) if on_dev else rows["original"] - rows["corrupted"]
-    return rows[(rows["status"] == "done") & (lost > LEARNT)]
+    return rows[(rows["status"] == "done") & (lost > asked.LEARNT)]
 
 
 def labels(rows: pd.DataFrame, among: pd.DataFrame, without: Sequence[str] = ()) -> list[str]:
@@ -278,9 +264,9 @@ def _shares(rows: pd.DataFrame, column: str) -> pd.Series:
     return (rows[column] - rows["corrupted"]) / (rows["original"] - rows["corrupted"])
 
 
-def _words(where: Where) -> str:
+def _words(where: asked.Where) -> str:
     """A setting in words: mamba, d_conv 2, d_model 64."""
-    axes: Mapping[str, Any] = {} if isinstance(where, Not) else where
+    axes: Mapping[str, Any] = {} if isinstance(where, asked.Not) else where
     return ", ".join(named(axis, say(axis, axes[axis])) for axis in AXES if axis in axes)
 
 
@@ -295,4 +281,4 @@ def _check(holds: bool, said: str) -> Check:
 
 
 def _none_learnt(what: str) -> Check:
-    return Check("open", f"no {what} learnt (original - corrupted above {100 * LEARNT:g} points)")
+    return Check("open", f"no {what} learnt (original - corrupted above {100 * asked.LEARNT:g} points)")
