@@ -89,7 +89,7 @@ def test_the_same_for_machines_and_as_a_picture(command: Command, store: list[st
     assert len(verdict["evidence"]) == 2
     assert {"site", "role", "share", "low", "high"} == set(verdict["shares"][0])
     chart = json.loads(picture.read_text())
-    assert chart["title"]["text"] == f"{data['title']} ({data['run']}, last state, test)"
+    assert chart["title"]["text"] == [f"{data['title']} ({data['run']}, last state, test)"]
     assert sum(map(len, chart["datasets"].values())) == len(data["effects"])
     everything = json.loads(command(*words[:5], "--sites", "all", *store)[1])
     assert len(everything["effects"]) == 22 * len(ALL_ROLES)

@@ -301,7 +301,7 @@ def test_an_interrupted_call_says_how_to_go_on(tmp_path: Path, monkeypatch: pyte
         raise Stopped(signal.SIGINT)
 
     monkeypatch.setattr(HereEngine, "run", stopped)
-    with pytest.raises(KeyboardInterrupt, match="what is done is saved, and the same call goes on from there"):
+    with pytest.raises(KeyboardInterrupt, match="progress is saved, and the same call resumes from there"):
         me.evaluate(Good, store=tmp_path, compare=False)
 
 

@@ -14,9 +14,10 @@ from mecheval.figures.heatmap import split_site
 from mecheval.figures.style import DASHES, GREY, RAMP, mixer_marks
 from mecheval.figures.vegalite import GAP
 from mecheval.intervene.mechanism import Rule, depths_of
+from mecheval.sites import Site
 from mecheval.studies import StudyTable, best_rows
 from mecheval.studies.axes import NAMES, named, plain, say
-from mecheval.types import CARRIERS
+from mecheval.types import CARRIERS, SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -246,10 +247,17 @@ def _named(every: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def _sites(own: pd.DataFrame) -> list[str]:
     """The sites that decide the verdict on this run and have something to show."""
     there, trace = set(own["site"]), set(own.loc[own["share"] >= Rule().trace, "site"])
-    depths = depths_of(list(own["site"].unique()))
+    depths = depths_of(_site(name) for name in own["site"].unique())
     inside = [site for layer in depths.convolutions for site in layer]
     chosen = [site for site in depths.boundaries if site in there] + [site for site in inside if site in trace]
     return (chosen or inside or ["blocks.0.mixer.output"])[:MOST_SITES]
+
+
+def _site(name: str) -> Site:
+    """A site of a stored table, which may come from elsewhere, as a value."""
+    block, part = split_site(name)
+    short = part.rpartition(".")[2] in SHORT_CONVOLUTIONS
+    return Site(block, part, "short_conv" if short else "stream" if part == "input" else "inside", name)
 
 
 def _lines(here: pd.DataFrame, texts: dict[str, str]) -> list[Line]:
