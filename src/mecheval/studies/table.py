@@ -146,7 +146,8 @@ def _readings(study: Study, frame: pd.DataFrame, store: Store) -> pd.DataFrame:
     found = pd.DataFrame(index=pd.Index(frame["run"].unique(), name="run"), columns=names, dtype=float)
     if (frame["status"] == "missing").all():
         return found
-    effects = store.query(f"select * from effects where state = '{STATE}'")
+    used = ", ".join(sorted({*GAP, *(reading.column for reading in study.readings)}))
+    effects = store.query(f"select run, split, site, role, {used} from effects where state = '{STATE}'")
     effects = effects[effects["run"].isin(found.index)]
     test = effects[effects["split"] == "test"].groupby("run").first()
     for name in GAP:
