@@ -1,6 +1,8 @@
 # `make test` and `make quickstart` set everything up themselves; a second call reuses what is there.
 PYTHON ?= python3
 BIN := .venv/bin
+# Every command and worker would otherwise compile the whole package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart test test-cpus check bench docs clean
 
