@@ -162,3 +162,12 @@ def test_a_grammar_that_a_config_could_not_hold(tmp_path: Path) -> None:
     path.write_text(json.dumps({"terminals": 50_000, "nonterminals": {f"N{i}": {"rules": [["t0"]]} for i in range(9)}}))
     with pytest.raises(UserError, match="at most 400,000 heads can have a probability"):
         build_task("atr", grammar=str(path))
+
+
+def test_symbols_that_wait_to_be_expanded_count_as_work(tmp_path: Path) -> None:
+    """A rule with 900 children makes a draft too long after a few terminals; ten thousand of those took 13 seconds."""
+    wide = {"terminals": ["a", "b"], "nonterminals": {"S": {"rules": [["S"] * 900, ["b"]]}}}
+    (tmp_path / "wide.json").write_text(json.dumps(wide))
+    task = build_task("atr", grammar=str(tmp_path / "wide.json"), min_length=500, max_length=1 << 20)
+    with pytest.raises(UserError, match=r"gave up after \d{1,3} drafts of one document"):
+        task.sample(1)

@@ -63,7 +63,7 @@ def grow(
     head_cuts: rng.U64, right: bool, max_length: int,
     symbols: I64, parents: I64, rules: I64, waiting: I64, waiting_parent: I64,
 ) -> int:  # fmt: skip
-    """Draw a derivation; returns the number of terminals, or TOO_LONG minus the number of terminals so far.
+    """Draw a derivation; returns the number of terminals, or TOO_LONG minus that of all symbols so far.
 
     Fills symbols, parents (position of each terminal's parent, -1 at the root) and rules (number of the rule that
     a terminal heads, -1 at leaves). Terminals are written head first, so that a parent's position is known when
@@ -81,7 +81,7 @@ def grow(
             symbol = rng.pick(state, head_cuts, X * n_terminals, (X + 1) * n_terminals)
             low, high = first_child[rule], first_child[rule + 1]
             if n + 1 + depth + high - low > max_length:  # every waiting symbol becomes at least one terminal
-                return TOO_LONG - n
+                return TOO_LONG - n - depth
             for i in range(high - low):
                 waiting[depth] = children[low + i] if right else children[high - 1 - i]
                 waiting_parent[depth] = n
