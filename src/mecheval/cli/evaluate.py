@@ -42,16 +42,16 @@ def evaluate(
     """
     page = None if no_report else report
     with loading():
-        from mecheval import custom as own
+        from mecheval import custom
         from mecheval.cli.show import effects as show
         from mecheval.cli.show import records
         from mecheval.evaluation.custom import collect, prepare, train
         from mecheval.store import Store
         from mecheval.sweep import LocalEngine
 
-        found = own.Source.read(source)
+        found = custom.Source.read(source)
         cls = found.load()
-        own.announce(found)
+        custom.announce(found)
         options = given_options(assignments, [])
         plan, warnings = prepare(cls, found.name, task, scale, options, seeds, rates_of(lr), compare, page)
     for warning in warnings:

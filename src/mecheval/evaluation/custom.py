@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from torch import nn
 
-from mecheval import custom as own
+from mecheval import custom
 from mecheval.analysis.runs import alone, documents, load_run
 from mecheval.config import RunConfig
 from mecheval.config.presets import place
@@ -149,8 +149,8 @@ def evaluate_mixer(
     workers: int | None = None,
 ) -> Evaluation:
     """Train a mixer's runs in this process, those that it is compared with in workers; see `evaluate`."""
-    cls = own.checked(mixer, mixer.__name__)
-    name = own.own_name(cls)
+    cls = custom.checked(mixer, mixer.__name__)
+    name = custom.own_name(cls)
     MIXERS.replace(name, cls)
     rates = (lr,) if isinstance(lr, int | float) else tuple(lr)
     plan, warnings = prepare(cls, name, task, scale, options or {}, seeds, rates, compare, report)

@@ -44,27 +44,31 @@ class Stopped(Exception):
         super().__init__(f"stopped by signal {signal}")
 
 
-class Crew:
-    """The workers of an engine during one sweep. It decides nothing: `CrewEngine` does."""
+class Crew(ABC):
+    """The workers of an engine during one sweep. It decides nothing: `CrewEngine` does.
+
+    A crew must start jobs and hear of them; the rest has defaults, which suit workers that need no care.
+    """
 
     def has_room(self) -> bool:
         """Whether one more job can be started."""
         return True
 
+    @abstractmethod
     def start(self, job: Job) -> None:
         """Begin a job, or resume it from its checkpoint."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hear(self, take: Tell) -> None:
         """Pass on what happens to the jobs; return after `LOOK_SECONDS` or so at the latest.
 
         The last event of a job is an `end`. Its status is `held` where another process has the run, and `died`, with
         the reason as its message, where the worker is gone and the job can be begun again.
         """
-        raise NotImplementedError
 
     def spare(self, jobs: int) -> None:
         """Let go of idle workers that are not needed for the next `jobs` jobs."""
+        return None
 
     def again(self, job: Job) -> str:
         """How a job whose worker died will be begun again, in words."""
@@ -72,9 +76,11 @@ class Crew:
 
     def stop(self, take: Tell) -> None:
         """Have all workers save and end, and wait for them."""
+        return None
 
     def close(self) -> None:
         """Kill the workers that are left; their runs stay as they were last saved."""
+        return None
 
 
 class CrewEngine(ABC):

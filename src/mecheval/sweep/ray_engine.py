@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mecheval import custom as own
+from mecheval import custom
 from mecheval.errors import UserError
 from mecheval.store import StoreError
 from mecheval.store.location import Mirror, check_shared, is_url, local_copy, marked, remove_stale
@@ -102,7 +102,7 @@ class _Tasks(Crew):
 
     def start(self, job: Job) -> None:
         """Have Ray begin the job when a node has room for it. Ray's own retries are off: they would be silent."""
-        environment = {**WORKER, **own.environment()}
+        environment = {**WORKER, **custom.environment()}
         options = {"num_cpus": self.engine.cpus * job.config.machine.threads, "num_gpus": self.engine.gpus}
         submitted = self.task.options(
             **options, max_retries=0, runtime_env={"env_vars": environment}, name=job.config.title
