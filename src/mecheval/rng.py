@@ -19,6 +19,7 @@ U64 = NDArray[np.uint64]
 
 STREAMS = {
     "train": 1, "dev": 2, "test": 3, "corrupt": 4, "grammar": 5, "holdout": 6, "shuffle": 7, "dropout": 8, "control": 9,
+    "corrupt value": 10, "corrupt query": 11, "corrupt swap": 12,
 }  # fmt: skip
 """A number for each use of a seed, so that one seed serves all uses without overlap."""
 

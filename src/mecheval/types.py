@@ -35,7 +35,23 @@ Positions = Literal["none", "learned", "rotary"]
 """Kinds of position embeddings."""
 
 CARRIERS = ("key", "value", "next_key", "query")
-"""Roles at which a model can carry an association from the key to the answer."""
+"""Roles whose shares figures and tables show: where a model can carry an association from the key to the answer."""
+
+Corruption = Literal["key", "value", "query", "swap"]
+CORRUPTIONS: tuple[Corruption, ...] = get_args(Corruption)
+"""What a corrupted document has lost.
+
+key: the key is another symbol, as in the paper; value: the value is another symbol; query: the question asks for a
+symbol that the document does not have; swap: the asked pair and another one exchange their values, so that a particular
+other answer becomes right.
+"""
+
+Direction = Literal["restore", "destroy", "control"]
+"""What an interchange intervention does.
+
+restore: put a clean activation into the corrupted run (is it sufficient?); destroy: put a corrupted activation into the
+clean run (is it necessary?); control: put the clean activation of *another* document into the corrupted run.
+"""
 SHORT_CONVOLUTIONS = ("conv", "q_conv", "k_conv", "v_conv", "shift")
 """Names of sites with the output of a short convolution."""
 
@@ -71,6 +87,8 @@ class Batch:
     facts: dict[str, Tensor]  # name -> (n,) int64, see FACTS
     index: Tensor  # (n,) int64, the document's number in its stream
     parents: Tensor | None = None  # (n, L) int64: the position of each terminal's parent; -1 at the root and elsewhere
+    chance: Tensor | None = None  # (n, k) double: likelihood of each answer under the best guess that recalls nothing
+    counterfactual: Tensor | None = None  # (n,) int64 token ids: the answers of documents whose values were swapped
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -15,7 +15,10 @@ from mecheval.intervene import grid as grid_module
 from mecheval.intervene.places import NOWHERE, positions
 from mecheval.types import Batch
 
-COLUMNS = ["site", "block", "part", "kind", "role", "original", "corrupted", "restored", "attribution", "share", "n"]
+COLUMNS = [
+    "site", "block", "part", "kind", "role", "corruption", "direction", "original", "corrupted", "restored",
+    "attribution", "share", "n",
+]  # fmt: skip
 
 
 def p_answer(lm: nn.Module, batch: Batch) -> Tensor:

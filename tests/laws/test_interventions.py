@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
 from intervene.models import ROUNDED, pairs, small_lm
-from mecheval.intervene import Intervention, Take, capture, interchange, patch
+from mecheval.intervene import ALL_ROLES, Intervention, Take, capture, default_sites, interchange, patch
 from mecheval.intervene import effects as effects_module
-from mecheval.intervene.grid import Likelihoods, one_by_one
+from mecheval.intervene.grid import one_by_one
 from mecheval.intervene.places import listening
 from mecheval.mixers import MIXERS
 
@@ -72,18 +71,41 @@ def test_resuming_from_a_block_equals_running_from_the_start(mixer: str, layers:
 def test_the_stacked_grid_equals_one_run_for_each_edit(
     mixer: str, layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """For every kind of edit: both directions, the control, spans, offsets, states, and several places at once."""
     lm = small_lm(mixer, layers)
     clean, corrupted = pairs()
-    fast = interchange(lm, clean, corrupted)
+    sites = [*default_sites(lm), *(f"blocks.{i}.mixer.state" for i in range(layers))]
+    roles = [*ALL_ROLES, "value+2", "between", "question"]
+    joint = [("blocks.0.mixer.output", "value"), (f"blocks.{layers - 1}.input", "between")]
 
-    def plainly(*arguments: Any) -> Likelihoods:
-        return one_by_one(*arguments[:-1])  # all but the budget
+    def every() -> pd.DataFrame:
+        tables = [
+            interchange(lm, clean, corrupted, sites, roles, direction=direction, per_document=True)
+            for direction in ("both", "control")
+        ]
+        return pd.concat([*tables, interchange(lm, clean, corrupted, joint=joint, per_document=True)])
 
-    monkeypatch.setattr(effects_module, "run_grid", plainly)
-    plain = interchange(lm, clean, corrupted)
+    fast = every()
+    monkeypatch.setattr(effects_module, "run_cells", one_by_one)
+    plain = every()
+    assert len(fast) == len(clean) * (3 * len(sites) * len(roles) + 1)
     assert (fast["restored"] - plain["restored"]).abs().max() < ROUNDED
+    assert (fast["restored"].isna() == plain["restored"].isna()).all()
     if layers > 1:  # a convolution of three tokens alone does not see the key from the query
         assert plain["restored"].std() > 1e-4
+
+
+@EVERY
+def test_a_state_that_is_replaced_after_the_last_token_before_the_query_decides(mixer: str) -> None:
+    """The clean state of every layer after position t, its own stream from there on; t = key - 1 changes nothing."""
+    lm = small_lm(mixer)
+    clean, corrupted = pairs()
+    before = {"before": clean.roles["key"] - 1}
+    effects = interchange(lm, clean, corrupted, ["blocks.0.mixer.state", "blocks.1.mixer.state"], before)
+    assert (effects["restored"] - effects["corrupted"]).abs().max() < ROUNDED
+    together = [(f"blocks.{i}.mixer.state", "divider") for i in range(2)]
+    whole = interchange(lm, clean, corrupted, joint=together)
+    assert float(whole["restored"].iloc[0]) == pytest.approx(float(whole["original"].iloc[0]), abs=ROUNDED)
 
 
 @EVERY

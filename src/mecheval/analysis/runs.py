@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from mecheval.analysis.measured import PLACE, Measured, measure
+from mecheval.analysis.measured import PLACE, Measured, judged_on, measure
 from mecheval.analysis.weights import read_weights
 from mecheval.config import RunConfig
 from mecheval.digests import run_id
@@ -64,8 +64,7 @@ def weights_of(folder: RunFolder, state: str) -> str:
 
 def documents(task: Task, config: RunConfig, split: str, n: int | None = None) -> tuple[Batch, Batch]:
     """Clean and corrupted documents that a run is judged on."""
-    clean = task.sample(config.evaluate.documents if n is None else n, split, config.evaluate.seed)
-    return clean, task.corrupt(clean, config.evaluate.seed)
+    return judged_on(task, config.evaluate.documents if n is None else n, split, config.evaluate.seed)
 
 
 def document(trained: Trained, number: int, split: str) -> tuple[Batch, Batch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,30 +17,6 @@ from mecheval.intervene.places import listening, place
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import SHORT_CONVOLUTIONS
-
-
-class Answering(nn.Module):
-    """Any model as a map from tokens (n, L) to logits (n, L, V), with the model's own names for its parts."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits, also of a model that returns them as `.logits` of a larger answer; halves as full floats."""
-        answer: Any = self.model(tokens)
-        logits = answer["logits"] if isinstance(answer, Mapping) and "logits" in answer else answer
-        logits = getattr(logits, "logits", logits)
-        if not isinstance(logits, Tensor):
-            raise UserError(f"the model must return logits (n, L, V), or an object with .logits (got {_kind(answer)}).")
-        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-
-    def named_modules(
-        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Module]]:
-        """Those of the model."""
-        found: Iterator[tuple[str, nn.Module]] = self.model.named_modules(memo, prefix, remove_duplicate)
-        return found
 
 
 @dataclass(frozen=True)
@@ -148,7 +124,3 @@ def _inside(name: str, layers: Sequence[str]) -> Site:
             short = path.rpartition(".")[2] in SHORT_CONVOLUTIONS
             return Site(i, name.removeprefix(f"{layer}."), "short_conv" if short else "inside", name)
     return Site(None, name)
-
-
-def _kind(answer: Any) -> str:
-    return f"{type(answer).__name__} of {len(answer)}" if isinstance(answer, tuple | list) else type(answer).__name__

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mecheval.analysis import measure, score
+from mecheval.analysis import judged_on, measure, score
 from mecheval.config import RunConfig
 from mecheval.custom import said
 from mecheval.errors import UserError
 from mecheval.evaluation.checks import check_each_alone, is_close, modes_kept, tolerance
-from mecheval.evaluation.layers import Answering, check_sites, sites_of
+from mecheval.evaluation.layers import check_sites, sites_of
 from mecheval.evaluation.result import COLUMNS, ROLES, Evaluation, summarised, write_page
+from mecheval.intervene.places import Answering
 from mecheval.model import LM
 from mecheval.report import check_page
 from mecheval.store import DEFAULT_STORE, Store
@@ -53,16 +54,15 @@ def evaluate_model(
     made = build_task(task) if isinstance(task, str) else task
     name = type(model).__name__ if name is None else name
     device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
-    clean = made.sample(n, split, seed)
-    corrupted = made.corrupt(clean, seed).to(device)
-    clean = clean.to(device)
+    clean = made.sample(n, split, seed).to(device)
+    judged, corrupted = (batch.to(device) for batch in judged_on(made, n, split, seed))
     answering = model if isinstance(model, LM) else Answering(model)
     with modes_kept(model):
         _check(name, answering, made, clean.tokens[:FEW])
         places = sites_of(answering, layers, mixers, sites)
         width = check_sites(answering, clean.tokens[:FEW], places)
         scores = score(answering, [clean[i : i + SLICE].questions() for i in range(0, len(clean), SLICE)])
-        measured = measure(answering, clean, corrupted, places.every, places.depths)
+        measured = measure(answering, judged, corrupted, places.every, places.depths)
     effects, found = measured.effects, measured.verdict
     restored = effects[effects["site"] == places.middle].set_index("role")["restored"]
     row = {"mixer": name, "d": width, "accuracy": scores.accuracy, "likelihood": scores.likelihood}

@@ -248,7 +248,7 @@ def _sites(own: pd.DataFrame) -> list[str]:
     """The sites that decide the verdict on this run and have something to show."""
     there, trace = set(own["site"]), set(own.loc[own["share"] >= Rule().trace, "site"])
     depths = depths_of(_site(name) for name in own["site"].unique())
-    inside = [site for layer in depths.convolutions for site in layer]
+    inside = [site for layer in depths.inside for site in layer]
     chosen = [site for site in depths.boundaries if site in there] + [site for site in inside if site in trace]
     return (chosen or inside or ["blocks.0.mixer.output"])[:MOST_SITES]
 

@@ -70,8 +70,17 @@ class Intervention:
 
 
 def at_positions(x: Tensor, axis: int, where: Tensor) -> Tensor:
-    """The activations (n, ...) of x (n, .., L, ..) at one position (n,) of each document; position axis `axis`."""
-    return x.movedim(axis, 1)[torch.arange(len(x), device=x.device), where.to(x.device)]
+    """The activations of x (n, .., L, ..) at positions (n,) or (n, m) of each document: (n, ...) or (n, m, ...)."""
+    rows = torch.arange(len(x), device=x.device)
+    return x.movedim(axis, 1)[rows if where.ndim == 1 else rows[:, None], where.to(x.device).clamp(min=0)]
+
+
+def put(x: Tensor, axis: int, where: Tensor, values: Tensor) -> None:
+    """Write values (n, ...) or (n, m, ...) into x (n, .., L, ..) at positions (n,) or (n, m), but for NOWHERE."""
+    there = (where != NOWHERE).to(x.device)
+    row = torch.arange(len(x), device=x.device)
+    rows = row if where.ndim == 1 else row[:, None].expand(where.shape)
+    x.movedim(axis, 1)[rows[there], where.to(x.device)[there]] = values.to(x)[there]
 
 
 @overload
@@ -131,14 +140,9 @@ def patch(model: nn.Module, interventions: Sequence[Intervention], batch: Batch,
 
 
 def _change(edit: Edit, axis: int, where: Tensor) -> Callable[[Tensor], Tensor]:
-    rows = (where != NOWHERE).nonzero()[:, 0]
-
     def change(x: Tensor) -> Tensor:
         y = x.clone()
-        moved = y.movedim(axis, 1)  # a view
-        edited = edit(at_positions(x, axis, where.clamp(min=0)))
-        chosen, place = rows.to(x.device), where.to(x.device)
-        moved[chosen, place[chosen]] = edited[chosen].to(y.dtype)
+        put(y, axis, where, edit(at_positions(x, axis, where)))
         return y
 
     return change

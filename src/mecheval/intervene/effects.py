@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from mecheval.errors import UserError
+from mecheval.errors import UnknownName, UserError
 from mecheval.intervene.edits import Edit, Take
-from mecheval.intervene.grid import Likelihoods, document_bytes, read, run_grid
-from mecheval.intervene.places import ALL_ROLES, Roles, place, positions
+from mecheval.intervene.gather import gather
+from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, one_by_one, read, right, run_cells, run_grid
+from mecheval.intervene.mechanism import Depths, depths_of
+from mecheval.intervene.places import ALL_ROLES, STATE, Answering, Roles, place, positions
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import Batch
+from mecheval.types import Batch, Direction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,24 +29,28 @@ SLICE = 64
 MIN_GAP = 0.01
 """Below this difference of original and corrupted likelihood there is nothing to restore, and no share of it."""
 
-KEY = "documents"
+DOCUMENTS, EVIDENCE = "documents", "evidence"
+"""What travels with a table of effects in `effects.attrs`: likelihoods of every document, what decides a verdict."""
 
 
 class Documents:
-    """Likelihoods of every document behind a table of effects, from which intervals are computed.
+    """Likelihoods of every document behind a table of effects.
 
     They travel with the table as `effects.attrs["documents"]`; two are equal only if they are the same object.
     """
 
-    def __init__(self, sites: Sequence[Site], roles: Sequence[str], original: Tensor, found: Likelihoods) -> None:
-        self.sites, self.roles = list(sites), list(roles)
-        self._place = {(str(site), role): (s, r) for s, site in enumerate(sites) for r, role in enumerate(roles)}
+    def __init__(
+        self, sites: Sequence[Site], roles: Sequence[str], original: Tensor, found: Likelihoods,
+        direction: str = "restore", corruption: str = "key", hits: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.sites, self.roles, self.direction, self.corruption = list(sites), list(roles), direction, corruption
         self.original, self.corrupted = original, found.base  # (n,)
-        self.restored = found.edited  # (sites, roles, n)
+        self.restored = found.edited  # (sites, roles, n): the likelihoods after each intervention
+        self.hits = hits  # (sites, roles, n): whether it gives the counterfactual answer, of swapped documents
 
-    def at(self, site: str, role: str) -> Tensor:
-        """Restored likelihoods (n,) of one intervention."""
-        return self.restored[self._place[site, role]]
+    def __deepcopy__(self, memo: object) -> Documents:
+        """Itself: pandas copies what travels with a table at every step."""
+        return self
 
 
 def default_sites(model: nn.Module) -> list[Site]:
@@ -61,59 +67,134 @@ def interchange(
     sites: Sequence[str] | None = None,
     roles: Roles = ALL_ROLES,
     *,
+    direction: str = "restore",
+    joint: Sequence[tuple[str, str]] | None = None,
+    depths: Depths | None = None,
     per_document: bool = False,
     seed: int = 0,
     budget_mb: float = BUDGET_MB,
 ) -> pd.DataFrame:
     """A row for each site and role: what putting the clean activation back into the corrupted run restores.
 
-    Columns: site, block, part, kind (see `Site`), role; original, corrupted, restored (mean likelihoods of the answer),
-    attribution = restored - corrupted, share = attribution / (original - corrupted), n documents. `per_document` gives
-    a row for each document instead, with its number as `document`. `model` is an `LM`, or any module that maps tokens
-    (n, L) to logits (n, L, V) with `sites` named by submodule, e.g. `layers.0.attn.output`; for those every edit is a
-    whole run. `budget_mb` bounds the memory of the activations; `seed` chooses the positions of the role `random`.
+    Columns: site, block, part, kind (see `Site`), role; corruption and direction; original, corrupted, restored (mean
+    likelihoods of the answer: in clean and corrupted documents, and after the intervention), attribution = what the
+    intervention changes, share = attribution / (original - corrupted), n documents. `direction`: "restore"; "destroy"
+    puts the corrupted activation into the clean run; "both". `joint` replaces several (site, role) together, in one row
+    whose role is "joint". For documents whose values were swapped, `hits` is the share of documents in which the clean
+    run with the swapped activation gives the answer of the swapped document (direction "destroy").
+
+    `model` is an `LM`, or any module that maps tokens (n, L) to logits (n, L, V) or to an object with `.logits`, with
+    `sites` named by submodule, e.g. `layers.0.attn.output`; for those every edit is a whole run, and `depths` names the
+    sites that decide a verdict. The site `blocks.1.mixer.state` is all that the mixer carries on after a position.
+    `per_document` gives a row for each document instead, with its number as `document`. `budget_mb` bounds the memory
+    of the activations; `seed` chooses the positions of the role `random`.
     """
-    _check(clean, corrupted)
-    asked = default_sites(model) if sites is None else [_replaceable(model, site) for site in sites]
-    where = _before_the_answer(clean, positions(clean, roles, seed))
+    import pandas as pd
+
+    check_same(clean, corrupted)
+    directions = ["restore", "destroy"] if direction == "both" else [direction]
+    for name in directions:
+        if name not in get_args(Direction):
+            raise UnknownName("direction", name, ["restore", "destroy", "both", "control"])
+    if not isinstance(model, LM | Answering):
+        model = Answering(model)
+    asked = default_sites(model) if sites is None and not joint else [_replaceable(model, site) for site in sites or ()]
+    where = before_the_answer(clean, positions(clean, roles, seed))
+    if joint is not None:
+        where |= before_the_answer(clean, positions(clean, [role for _, role in joint if role not in where], seed))
     training = model.training
     model.eval()
     try:
-        parts = []
-        for rows in _document_slices(model, clean, budget_mb):
-            there = {role: at[rows] for role, at in where.items()}
-            parts.append(_slice(model, _cut(clean[rows]), _cut(corrupted[rows]), asked, there, budget_mb))
+        found = [_both(model, clean, corrupted, asked, where, joint, name, budget_mb) for name in directions]
+        decides = depths or (depths_of(model.sites()) if isinstance(model, LM) else None)
+        evidence = None
+        if decides is not None and not per_document:
+            at_once = document_slices(model, clean, budget_mb)[0].stop
+            own, base = cut_after_prediction(clean), cut_after_prediction(corrupted)
+            evidence = gather(model, own, base, decides, int(budget_mb * 2**20), at_once, seed)
     finally:
         model.train(training)
-    original = torch.cat([part[0] for part in parts])
-    found = Likelihoods(
-        torch.cat([part[1].base for part in parts]), torch.cat([part[1].edited for part in parts], dim=-1)
-    )
-    documents = Documents(asked, list(where), original, found)
-    return _rows_of_documents(documents, clean.index) if per_document else summarise(documents)
+    tables = [rows_of_documents(each, clean.index) if per_document else summarise(each) for each in found]
+    frame = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+    if not per_document:
+        frame.attrs = {DOCUMENTS: found[0], EVIDENCE: evidence}
+    return frame
+
+
+def _both(
+    model: nn.Module, clean: Batch, corrupted: Batch, sites: Sequence[Site], where: dict[str, Tensor],
+    joint: Sequence[tuple[str, str]] | None, direction: str, budget_mb: float,
+) -> Documents:  # fmt: skip
+    """All interventions of one direction."""
+    roles = list(where)
+    if joint is not None:
+        together = [(_replaceable(model, site), role) for site, role in joint]
+        cells: list[Sequence[Cell]] = [together]
+        name = Site(None, " + ".join(f"{site}@{role}" for site, role in together))
+        shown, roles = [name], ["joint"]
+    else:
+        cells = [((site, role),) for site in sites for role in where]
+        shown = list(sites)
+    parts = []
+    for rows in document_slices(model, clean, budget_mb):
+        pair = [cut_after_prediction(batch[rows]) for batch in (clean, corrupted)]
+        there = {role: at[rows] for role, at in where.items()}
+        parts.append(_slice(model, pair[0], pair[1], cells, there, direction, int(budget_mb * 2**20)))
+    shape = (len(shown), len(roles), len(clean))
+    original, base, edited = (torch.cat(each, dim=-1) for each in zip(*(part[:3] for part in parts), strict=True))
+    some = [part[3] for part in parts if part[3] is not None]
+    hits = torch.cat(some, dim=-1).view(shape) if some else None
+    likelihoods = Likelihoods(base, edited.view(shape))
+    return Documents(shown, roles, original, likelihoods, direction, corruption_of(clean, corrupted), hits)
+
+
+def corruption_of(clean: Batch, corrupted: Batch) -> str:
+    """What was done to the documents, as `Task.corrupt` calls it; "other" for anything else."""
+    if corrupted.counterfactual is not None:
+        return "swap"
+    changed = clean.tokens != corrupted.tokens
+    rows = torch.arange(len(clean), device=changed.device)
+    for role in ("key", "value", "query"):
+        if role in clean.roles and bool((changed.sum(1) == changed[rows, clean.roles[role]]).all()):
+            return role
+    return "other"
 
 
 def _replaceable(model: nn.Module, name: str) -> Site:
     """The site of this name, or an error if the model does not compute with what is there."""
     found = place(model, name)
-    if found.readonly:
+    if found.readonly and found.site.part != STATE:
         raise UserError(f"site {name} can only be read: the model does not compute with it.")
     return found.site
 
 
 def _slice(
-    model: nn.Module, clean: Batch, corrupted: Batch, sites: Sequence[str], where: dict[str, Tensor], budget_mb: float
-) -> tuple[Tensor, Likelihoods]:
+    model: nn.Module, clean: Batch, corrupted: Batch, cells: Sequence[Sequence[Cell]], where: dict[str, Tensor],
+    direction: str, budget: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """Likelihoods of clean and corrupted documents (n,) and after each intervention (cells, n); and hits (cells, n)."""
+    base, source = (clean, corrupted) if direction == "destroy" else (corrupted, clean)
+    sites = list(dict.fromkeys(site for together in cells for site, _ in together))
     with torch.no_grad():
-        original, values = read(model, clean, sites, where)[:2]  # its inputs of blocks are not needed
+        read_likelihood, values = read(model, source, sites, where)[:2]  # its inputs of blocks are not needed
+    if direction == "control":
+        values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
 
     def edits(site: str, role: str) -> Edit:
         return Take(values[site][role])
 
-    return original, run_grid(model, corrupted, edits, sites, where, int(budget_mb * 2**20))
+    run = run_cells if isinstance(model, LM) else one_by_one
+    base_likelihood, edited = run(model, base, edits, cells, where, budget)  # type: ignore[arg-type]
+    ends = (base_likelihood, read_likelihood)
+    original, lost = ends if direction == "destroy" else ends[::-1]
+    hits = None
+    if corrupted.counterfactual is not None and direction == "destroy":
+        asks = replace(base, answers=corrupted.counterfactual)
+        hits = run(model, asks, edits, cells, where, budget, right)[1]  # type: ignore[arg-type]
+    return original, lost, edited, hits
 
 
-def _document_slices(model: nn.Module, batch: Batch, budget_mb: float) -> list[slice]:
+def document_slices(model: nn.Module, batch: Batch, budget_mb: float) -> list[slice]:
     """As many documents at once as fit into the budget together with the inputs of all blocks."""
     length = batch.tokens.shape[1]
     if isinstance(model, LM):
@@ -141,17 +222,21 @@ def summarise(documents: Documents) -> pd.DataFrame:
             original, corrupted, restored = (
                 float(p[there].mean()) for p in (documents.original, documents.corrupted, documents.restored[s, r])
             )
-            gap, attribution = original - corrupted, restored - corrupted
-            rows.append({
-                **columns_of(site), "role": role, "original": original, "corrupted": corrupted, "restored": restored,
-                "attribution": attribution, "share": attribution / gap if gap >= MIN_GAP else float("nan"), "n": n,
-            })  # fmt: skip
-    frame = pd.DataFrame(rows)
-    frame.attrs[KEY] = documents
-    return frame
+            gap = original - corrupted
+            attribution = original - restored if documents.direction == "destroy" else restored - corrupted
+            row = {
+                **columns_of(site), "role": role, "corruption": documents.corruption, "direction": documents.direction,
+                "original": original, "corrupted": corrupted, "restored": restored, "attribution": attribution,
+                "share": attribution / gap if gap >= MIN_GAP else float("nan"), "n": n,
+            }  # fmt: skip
+            if documents.hits is not None:
+                row["hits"] = float(documents.hits[s, r][there].mean())
+            rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def _rows_of_documents(documents: Documents, index: Tensor) -> pd.DataFrame:
+def rows_of_documents(documents: Documents, index: Tensor) -> pd.DataFrame:
+    """A row for each intervention and document; `index` (n,) has the documents' numbers."""
     import numpy as np
     import pandas as pd
 
@@ -163,16 +248,19 @@ def _rows_of_documents(documents: Documents, index: Tensor) -> pd.DataFrame:
 
     original, corrupted, restored = map(spread, (documents.original, documents.corrupted, documents.restored))
     gap = original - corrupted
+    attribution = original - restored if documents.direction == "destroy" else restored - corrupted
     each = pd.DataFrame([columns_of(site) for site in documents.sites])
     columns = each.loc[np.repeat(each.index, len(documents.roles) * n)].reset_index(drop=True)
     return columns.assign(**{
         "role": np.tile(np.repeat(documents.roles, n), len(documents.sites)),
+        "corruption": documents.corruption,
+        "direction": documents.direction,
         "document": spread(index.cpu()),
         "original": original,
         "corrupted": corrupted,
         "restored": restored,
-        "attribution": restored - corrupted,
-        "share": np.where(gap >= MIN_GAP, (restored - corrupted) / np.where(gap >= MIN_GAP, gap, 1), np.nan),
+        "attribution": attribution,
+        "share": np.where(gap >= MIN_GAP, attribution / np.where(gap >= MIN_GAP, gap, 1), np.nan),
         "n": 1,
     })  # fmt: skip
 
@@ -195,12 +283,17 @@ def ablate(
     """
     import pandas as pd
 
+    if not isinstance(model, LM | Answering):
+        model = Answering(model)
     asked = default_sites(model) if sites is None else [place(model, site).site for site in sites]
-    where = _before_the_answer(batch, positions(batch, roles, seed))
+    if any(site.part == STATE for site in asked):
+        raise UserError("ablate: a state can be replaced by another document's (interchange), not edited.")
+    where = before_the_answer(batch, positions(batch, roles, seed))
     training = model.training
     model.eval()
     try:
-        found = run_grid(model, _cut(batch), lambda site, role: edit, asked, where, int(budget_mb * 2**20))
+        budget = int(budget_mb * 2**20)
+        found = run_grid(model, cut_after_prediction(batch), lambda site, role: edit, asked, where, budget)
     finally:
         model.train(training)
     rows = []
@@ -215,18 +308,20 @@ def ablate(
     return pd.DataFrame(rows)
 
 
-def _before_the_answer(batch: Batch, where: dict[str, Tensor]) -> dict[str, Tensor]:
+def before_the_answer(batch: Batch, where: dict[str, Tensor]) -> dict[str, Tensor]:
+    """`where` itself, or an error if a position lies after the prediction."""
     for role, places in where.items():
-        if (places > batch.predict_at[:, 0]).any():
+        if (places > (batch.predict_at[:, 0] if places.ndim == 1 else batch.predict_at[:, :1])).any():
             raise UserError(f"role {role!r}: a position lies after the prediction; nothing there can change it.")
     return where
 
 
-def _cut(batch: Batch) -> Batch:
+def cut_after_prediction(batch: Batch) -> Batch:
     """Without what follows the last first prediction: no model may see it before it answers."""
     return replace(batch, tokens=batch.tokens[:, : int(batch.predict_at[:, 0].max()) + 1].contiguous())
 
 
-def _check(clean: Batch, corrupted: Batch) -> None:
+def check_same(clean: Batch, corrupted: Batch) -> None:
+    """Raise an error unless the two batches hold the same documents, one of them corrupted."""
     if clean.tokens.shape != corrupted.tokens.shape or not torch.equal(clean.answers, corrupted.answers):
         raise UserError("clean and corrupted must be the same documents: corrupted = task.corrupt(clean).")

@@ -1,4 +1,4 @@
-"""A finding with its evidence: restored shares, intervals, and how sure one can be."""
+"""A verdict: the name of the mechanism, with what speaks for it in numbers, intervals and sentences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecheval.errors import UserError
-from mecheval.intervene.effects import KEY, Documents
-from mecheval.intervene.mechanism import STORES, Cell, Depths, Finding, Label, Rule, depths_of, judge, sites_in, words
-from mecheval.types import CARRIERS
+from mecheval.intervene.effects import EVIDENCE
+from mecheval.intervene.gather import Evidence, ratio
+from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Label, Rule, Shares, judge, words
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
 INTERVAL = (0.025, 0.975)
-WORTH_TELLING = 0.05
+WORTH_SAYING = 0.05
+"""Shares below this are not mentioned one by one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +29,15 @@ class Verdict:
     """The mechanism, in words and as a label, and what speaks for it."""
 
     finding: Finding
-    agreement: float | None  # share of resamples with the same finding; None without documents to resample
-    shares: pd.DataFrame  # site, role, share, low, high: 95 % intervals
+    agreement: float | None  # share of resamples with the same finding
+    shares: pd.DataFrame  # site, role, corruption, direction, share, low, high: 95 % intervals
     evidence: tuple[str, ...]  # sentence by sentence
+    chance: float = float("nan")  # likelihood of the best guess that recalls nothing
+    n: int = 0  # documents that count
 
     @property
     def label(self) -> Label:
-        """induction, direct_retrieval, conv_association, mixed, not_learnt or undetermined."""
+        """The name of the mechanism, or not_learnt, or undetermined; see `mechanism.Label`."""
         return self.finding.label
 
     @property
@@ -50,128 +53,195 @@ def verdict(
     effects: pd.DataFrame | Sequence[pd.DataFrame],
     rule: Rule = Rule(),  # noqa: B008 (frozen)
     *,
-    depths: Depths | None = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> Verdict:
     """The mechanism behind the effects of one model, or of several runs (seeds) of one setting together.
 
-    Intervals and agreement come from resampling the documents; with several runs, the runs and then their documents.
-    A table that was read from a file has no documents, so its verdict has no intervals. For a module that is not an
-    `LM`, `depths` names the sites between its layers and the short convolutions inside them.
+    `interchange` measures what decides along with the effects that were asked for, at the sites that the model has, so
+    that a verdict does not depend on the sites one looked at. Intervals and agreement come from resampling documents;
+    with several runs, the runs and then their documents.
     """
     tables = list(effects) if isinstance(effects, Sequence) else [effects]
     if not tables:
         raise UserError("verdict: give at least one table of effects.")
-    depths = depths or depths_of(sites_in(tables[0]))
-    point = np.stack([_measured(table, depths.cells) for table in tables])  # (runs, cells + 2)
-    drawn = _resampled(tables, depths.cells, resamples, seed)  # (resamples, cells + 2)
+    found = [table.attrs.get(EVIDENCE) for table in tables]
+    kept = [each for each in found if isinstance(each, Evidence)]
+    if len(kept) < len(found):
+        raise UserError(
+            "verdict: these effects come without the evidence that decides. Give what interchange returns for an LM, "
+            "or for another module with depths= (evaluate finds them by itself); stored runs keep their verdict."
+        )
+    return _judged(kept, rule, resamples, seed)
+
+
+def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> Verdict:
+    shared = [cell for cell in runs[0].cells if all(cell in run.cells for run in runs)]
+    depths, inner = runs[0].depths, runs[0].inner if all(run.inner == runs[0].inner for run in runs) else None
+    sums = [_Sums(run, shared) for run in runs]
+    n, random = min(run.n for run in runs), np.random.default_rng(seed)
+    point = np.mean([each.means(np.ones((1, each.n))) for each in sums], axis=0)[0]
+    each_run = [each.means(np.ones((1, each.n)))[0] for each in sums]
+    drawn = _resampled(sums, resamples, random)
 
     def find(row: Floats) -> Finding:
-        return judge(_shares(row), row[-2] - row[-1], depths, rule)
+        return _find(dict(zip(shared, _shares(row, len(shared)), strict=True)), row, depths, rule, inner)
 
-    mean = point.mean(axis=0)
-    found = find(mean)
-    report = _report(found, mean, drawn, depths)
-    if len(tables) > 1:
-        each = Counter(find(row) for row in point)
-        report = _also(report, "Run by run: " + "; ".join(f"{n} x {finding}" for finding, n in each.most_common()))
-    if drawn is None:
-        return report
-    findings = Counter(find(row) for row in drawn)
-    agreement = findings[found] / len(drawn)
-    report = replace(report, agreement=agreement)
+    measured = Measured(shared, point, drawn, runs)
+    if n < rule.documents:
+        reason = f"{n} documents count, and a verdict needs {rule.documents}"
+        return measured.verdict(Finding("undetermined", reason=reason), None, rule)
+    not_learnt = measured.not_learnt(rule)
+    found = not_learnt or find(point)
+    findings = Counter(find(row).name for row in drawn)
+    agreement = 1.0 if not_learnt else findings[found.name] / len(drawn)
+    report = measured.verdict(found, agreement, rule)
+    if len(runs) > 1 and not not_learnt:
+        labels = Counter(str(find(row)) for row in each_run)
+        report = _also(report, "Run by run: " + "; ".join(f"{k} x {finding}" for finding, k in labels.most_common()))
     if agreement >= rule.agreement:
         return report
-    rivals = "; ".join(f"{100 * n / len(drawn):.0f} % {finding}" for finding, n in findings.most_common(3))
-    return _also(replace(report, finding=Finding("undetermined")), f"Resamples of the documents disagree: {rivals}")
+    rivals = "; ".join(f"{100 * k / len(drawn):.0f} % {name[0]}" for name, k in findings.most_common(3))
+    undetermined = Finding("undetermined", reason="resamples of the documents disagree")
+    return _also(replace(report, finding=undetermined), f"Resamples of the documents disagree: {rivals}")
 
 
-def _measured(table: pd.DataFrame, cells: Sequence[Cell]) -> Floats:
-    """Attribution of every cell, then original and corrupted, (cells + 2,)."""
-    rows = table.set_index(["site", "role"])
-    for cell in cells:
-        if cell not in rows.index:
-            raise UserError(f"verdict: the effects have no row for site {cell[0]} at role {cell[1]}.")
-    attribution = [float(rows.at[cell, "attribution"]) for cell in cells]
-    return np.array([*attribution, float(table["original"].iloc[0]), float(table["corrupted"].iloc[0])])
+def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | None) -> Finding:
+    if not row[-2] - row[-1] > 0 or (depths.boundaries and Cell(depths.boundaries[0], "key") not in share):
+        return Finding("not_learnt")
+    known = {Cell(site, "question", "value"): float("nan") for site in depths.boundaries}
+    return judge({**known, **share}, depths, rule, inner)
 
 
-def _shares(row: Floats) -> Floats:
-    """Attributions as shares of what was lost; nothing where nothing was."""
-    gap = row[-2] - row[-1]
-    return row[:-2] / gap if gap > 0 else np.full(len(row) - 2, np.nan)
+class _Sums:
+    """Effects and losses of every document of a run, so that weighted means over documents are two products."""
+
+    def __init__(self, run: Evidence, cells: Sequence[Cell]) -> None:
+        effect, lost = run.parts() if run.cells else (np.empty((0, run.n)), np.empty((0, run.n)))
+        order = [run.cells.index(cell) for cell in cells]
+        self.effect, self.lost = np.nan_to_num(effect[order]), np.nan_to_num(lost[order])
+        self.there = (~np.isnan(effect[order])).astype(float)
+        self.chance, self.original, self.corrupted = run.chance, run.original, run.corrupted["key"]
+        self.n = run.n
+
+    def means(self, weight: Floats) -> Floats:
+        """(draws, 2 cells + 3): mean effects, mean losses, then chance, original and corrupted likelihood."""
+        count = np.maximum(weight @ self.there.T, 1e-12)
+        total = weight.sum(1, keepdims=True)
+        ends = weight @ np.stack([self.chance, self.original, self.corrupted]).T / total
+        return np.concatenate([weight @ self.effect.T / count, weight @ self.lost.T / count, ends], axis=1)
 
 
-def _resampled(tables: Sequence[pd.DataFrame], cells: Sequence[Cell], resamples: int, seed: int) -> Floats | None:
-    """What `_measured`, averaged over runs, could have been for other documents and runs of the same kind."""
-    random = np.random.default_rng(seed)
-    runs = []
-    for table in tables:
-        documents = table.attrs.get(KEY)
-        if not isinstance(documents, Documents):
-            return None
-        values = _per_document(documents, cells)
-        n = len(values)
-        runs.append(random.multinomial(n, np.full(n, 1 / n), size=resamples) / n @ values)
-    stacked = np.stack(runs)  # (runs, resamples, cells + 2)
+def _shares(row: Floats, cells: int) -> Floats:
+    return ratio(row[:cells], row[cells : 2 * cells])
+
+
+def _resampled(runs: Sequence[_Sums], resamples: int, random: np.random.Generator) -> Floats:
+    """What the means over documents, averaged over runs, could have been for other documents and runs of the kind."""
+    drawn = [
+        run.means(random.multinomial(run.n, np.full(run.n, 1 / run.n), size=resamples).astype(float))
+        if run.n else np.full((resamples, 2 * len(run.effect) + 3), np.nan)
+        for run in runs
+    ]  # fmt: skip
+    stacked = np.stack(drawn)  # (runs, resamples, ...)
     chosen = random.integers(len(runs), size=(len(runs), resamples))
-    drawn: Floats = stacked[chosen, np.arange(resamples)].mean(axis=0)
-    return drawn
+    mean: Floats = stacked[chosen, np.arange(resamples)].mean(axis=0)
+    return mean
 
 
-def _per_document(documents: Documents, cells: Sequence[Cell]) -> Floats:
-    """(n, cells + 2), in the order of `_measured`."""
-    corrupted = documents.corrupted.numpy()
-    columns = [documents.at(site, role).numpy() - corrupted for site, role in cells]
-    values = np.stack([*columns, documents.original.numpy(), corrupted], axis=1)
-    if np.isnan(values).any():
-        raise UserError("verdict: every document must have the roles key, value, next_key and query.")
-    return values
+class Measured:
+    """Point estimates with their intervals, in words."""
 
+    def __init__(self, cells: Sequence[Cell], point: Floats, drawn: Floats, runs: Sequence[Evidence]) -> None:
+        self.cells, self.point, self.runs = list(cells), point, runs
+        count = len(self.cells)
+        self.value = np.append(_shares(point, count), point[2 * count :])
+        many = np.concatenate([ratio(drawn[:, :count], drawn[:, count : 2 * count]), drawn[:, 2 * count :]], axis=1)
+        ends: Floats = np.nanquantile(many, INTERVAL, axis=0) if len(runs[0].original) else np.stack([self.value] * 2)
+        self.low, self.high = ends
+        gap = drawn[:, -2] - drawn[:, -1]
+        above = drawn[:, -2] - drawn[:, -3]
+        self.gap = (float(point[-2] - point[-1]), *np.quantile(gap, INTERVAL))
+        self.above = (float(point[-2] - point[-3]), *np.quantile(above, INTERVAL))
+        self.shares = dict(zip(self.cells, self.value[:count], strict=True))
 
-def _report(found: Finding, mean: Floats, drawn: Floats | None, depths: Depths) -> Verdict:
-    """Put numbers and words to a finding."""
-    import pandas as pd
+    def said(self, i: int) -> str:
+        """A number with its interval."""
+        return _number(self.value[i], self.low[i], self.high[i])
 
-    value = np.append(_shares(mean), mean[-2:])
-    low, high = np.full((2, len(mean)), np.nan)
-    if drawn is not None:
-        low[-2:], high[-2:] = np.quantile(drawn[:, -2:], INTERVAL, axis=0)
-        if found.label != "not_learnt" and depths.cells:  # else there is nothing to have a share of
-            low[:-2], high[:-2] = np.nanquantile(np.stack([_shares(row) for row in drawn]), INTERVAL, axis=0)
-    said = [_number(*each) for each in zip(value, low, high, strict=True)]
-    said_of = dict(zip(depths.cells, said, strict=False))
-    evidence = [f"The answer has likelihood {said[-2]}, and {said[-1]} with the key corrupted."]
-    if found.label != "not_learnt":
-        for layer, site in enumerate(depths.boundaries, start=1):
-            evidence.append(_sentence(f"At the input of layer {layer}", site, CARRIERS, said_of))
-        if found.label != "induction":
-            for layer, sites in enumerate(depths.convolutions):
-                if found.layer in (None, layer):
-                    evidence += _inside(layer, sites, said_of, dict(zip(depths.cells, value, strict=False)))
-    shares = pd.DataFrame([
-        {"site": site, "role": role, "share": value[i], "low": low[i], "high": high[i]}
-        for i, (site, role) in enumerate(depths.cells)
-    ], columns=["site", "role", "share", "low", "high"])  # fmt: skip
-    return Verdict(found, None, shares, tuple(evidence))
+    def share(self, cell: Cell) -> str:
+        """A share with its interval."""
+        return self.said(self.cells.index(cell))
 
+    def not_learnt(self, rule: Rule) -> Finding | None:
+        """Why there is nothing to explain, if there is nothing."""
+        chance, original = self.value[-3], self.value[-2]
+        if not self.above[1] > 0:
+            reason = f"a likelihood of {original:.2f} is not above the {chance:.2f} of guessing without recall"
+            return Finding("not_learnt", reason=reason)
+        if not self.gap[1] > 0:
+            return Finding("not_learnt", reason="the answer does not depend on the key")
+        if self.gap[0] < rule.learnt:
+            reason = f"recall is too weak to be explained: the key makes a difference of {self.gap[0]:.2f}"
+            return Finding("undetermined", reason=reason)
+        return None
 
-def _inside(layer: int, sites: Sequence[str], said: dict[Cell, str], share: dict[Cell, float]) -> list[str]:
-    """About the short convolutions of a layer; those that restore nothing share a sentence."""
-    at_most = {site: max(abs(share[site, role]) for role in STORES) for site in sites}
-    telling = [site for site in sites if at_most[site] >= WORTH_TELLING]
-    lines = [_sentence(f"Inside layer {layer}, after {site}", site, STORES, said) for site in telling]
-    silent = [site for site in sites if site not in telling]
-    if silent:
-        most = max(at_most[site] for site in silent)
-        lines.append(f"After {', '.join(silent)} it restores at most {most:.2f} at the value or after it.")
-    return lines
+    def verdict(self, found: Finding, agreement: float | None, rule: Rule) -> Verdict:
+        """The finding with its numbers and sentences."""
+        import pandas as pd
 
+        rows = [
+            {**cell._asdict(), "share": self.value[i], "low": self.low[i], "high": self.high[i]}
+            for i, cell in enumerate(self.cells)
+        ]
+        shares = pd.DataFrame(rows, columns=[*Cell._fields, "share", "low", "high"])
+        n, given = sum(run.n for run in self.runs), sum(run.given for run in self.runs)
+        return Verdict(found, agreement, shares, tuple(self._sentences(found, n, given)), float(self.value[-3]), n)
 
-def _sentence(opening: str, site: str, roles: Sequence[str], said: dict[Cell, str]) -> str:
-    parts = [f"{said[site, role]} at the {words(role)}" for role in roles]
-    return f"{opening}, the clean activation restores, of what was lost, {', '.join(parts)}."
+    def _sentences(self, found: Finding, n: int, given: int) -> list[str]:
+        used = f"{n} documents" if n == given else f"{n} of {given} documents (in the others roles coincide)"
+        lines = [
+            f"The answer has likelihood {self.said(-2)}, and {self.said(-1)} with the key corrupted; guessing without "
+            f"recall has {self.value[-3]:.2f}; {used}."
+        ]
+        if found.label == "not_learnt" or not self.cells:
+            return lines
+        for layer, site in enumerate(self.runs[0].depths.boundaries, start=1):
+            lines += self._about(f"At the input of layer {layer}", site)
+            question = Cell(site, "question", "value")
+            if question in self.shares:
+                lines.append(
+                    f"At the input of layer {layer}, the value's identity is restored to {self.share(question)} at the "
+                    f"query and to {self.share(Cell(site, 'body', 'value'))} before it."
+                )
+        inner = self.runs[0].inner
+        if inner is not None:
+            lines += self._about(f"Inside the layer, at {inner}", inner)
+        elif found.label == "direct_retrieval":
+            inside = [cell for cell in self.cells if cell.role == "between" and cell.site not in
+                      self.runs[0].depths.boundaries and cell.direction == "restore"]  # fmt: skip
+            if inside:
+                most = max(inside, key=lambda cell: self.shares[cell])
+                lines.append(f"Inside the layer, no activation between key and query restores more than "
+                             f"{self.shares[most]:.2f} ({most.site}).")  # fmt: skip
+        return lines
+
+    def _about(self, opening: str, site: str) -> list[str]:
+        """What is restored and destroyed at a site, by kind of positions, then by role."""
+        kinds = {"key": "key", "between": "positions between key and query", "question": "query"}
+        restored = ", ".join(f"{kinds[kind]} {self.share(Cell(site, kind))}" for kind in KINDS)
+        destroyed = ", ".join(
+            f"{kinds[kind]} {self.shares[cell]:.2f}"
+            for kind in KINDS if (cell := Cell(site, kind, direction="destroy")) in self.shares
+        )  # fmt: skip
+        lines = [f"{opening}, share restored: {restored}; share destroyed: {destroyed}."]
+        alone = [cell for cell in self.cells if (cell.site, cell.corruption, cell.direction) == (site, "key", "restore")
+                 and cell.role not in KINDS]  # fmt: skip
+        worth = sorted((cell for cell in alone if self.shares[cell] >= WORTH_SAYING), key=lambda c: -self.shares[c])
+        if worth:
+            said = ", ".join(f"{words(cell.role)} {self.share(cell)}" for cell in worth)
+            lines.append(f"{opening}, one position alone restores: {said}.")
+        return lines
 
 
 def _number(value: float, low: float, high: float) -> str:

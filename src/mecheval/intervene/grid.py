@@ -1,8 +1,12 @@
-"""The likelihood of the answer under every intervention of a grid of sites and roles, each by itself.
+"""The likelihood of the answer under interventions, each by itself: on a grid of sites and roles, or any combinations.
 
 One pass over the base documents reads the input of every block and what is to be edited. An edit inside block i leaves
 everything before block i as it was, so it is computed from that input on; many edits of one block are stacked and run
 together, and of the head only the answer's position is computed. An edit that changes nothing is not run.
+
+The state of a mixer after position t is all that it carries from the positions up to t to those after it. Whatever the
+mixer is, it is a function of its inputs up to t. So to replace the state is to let the mixer read the other document's
+inputs up to t and its own from there on, and to keep its own outputs up to t.
 
 n documents, L tokens, D width, P edits in one stack.
 """
@@ -10,6 +14,7 @@ n documents, L tokens, D width, P edits in one stack.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.intervene.edits import Edit, Intervention, at_positions, patch
-from mecheval.intervene.places import NOWHERE, Listener, listening, place
+from mecheval.intervene.edits import Edit, Intervention, Take, at_positions, patch, put
+from mecheval.intervene.places import Listener, has_role, listening, place
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import Batch
@@ -29,15 +34,16 @@ WIDTHS, LENGTHS = 64, 8
 AFTER_MIXING = ("mixer.output", "mlp.input", "mlp.output", "output")
 """Sites of a block after which nothing moves between positions any more."""
 
-Positions = Mapping[str, Tensor]  # role -> (n,)
+Positions = Mapping[str, Tensor]  # role -> (n,) or (n, m)
 Edits = Callable[[str, str], Edit]  # of a site and a role
+Cell = tuple[str, str]  # site, role
 
 
 class Reading(NamedTuple):
     """What one pass over documents gives."""
 
     likelihood: Tensor  # (n,) of the answer, double, on the CPU
-    values: dict[str, dict[str, Tensor]]  # site -> role -> (n, ...)
+    values: dict[str, dict[str, Tensor]]  # site -> role -> (n, ...); of a state, all that its mixer reads (n, L, D)
     inputs: dict[int, Tensor]  # of every block of an LM, (n, L, D)
 
 
@@ -59,23 +65,36 @@ def answer_likelihood(logits: Tensor, answers: Tensor) -> Tensor:
     return logits.log_softmax(-1).gather(-1, answers[:, None])[:, 0].double().exp().cpu()
 
 
+def right(logits: Tensor, answers: Tensor) -> Tensor:
+    """Whether the answer is the likeliest token (n,), as 0 or 1, from logits (n, V)."""
+    return (logits.argmax(-1) == answers).double().cpu()
+
+
+Measure = Callable[[Tensor, Tensor], Tensor]  # of logits (n, V) and answers (n,)
+
+
 @torch.no_grad()
-def likelihood(model: nn.Module, batch: Batch) -> Tensor:
+def likelihood(model: nn.Module, batch: Batch, measure: Measure = answer_likelihood) -> Tensor:
     """p(answer) (n,) at the first query, for any module that maps tokens (n, L) to logits (n, L, V)."""
     tokens, at = batch.tokens, batch.predict_at[:, 0]
     if isinstance(model, LM):
-        return answer_likelihood(model(tokens, at=at), batch.answers)
-    return answer_likelihood(model(tokens)[torch.arange(len(tokens), device=tokens.device), at], batch.answers)
+        return measure(model(tokens, at=at), batch.answers)
+    return measure(model(tokens)[torch.arange(len(tokens), device=tokens.device), at], batch.answers)
 
 
-def read(model: nn.Module, batch: Batch, sites: Sequence[str], where: Positions) -> Reading:
+def read(
+    model: nn.Module, batch: Batch, sites: Sequence[str], where: Positions, measure: Measure = answer_likelihood
+) -> Reading:
     """Run a batch and keep the activations of sites at roles, and no more of the run than that."""
     values: dict[str, dict[str, Tensor]] = {}
     inputs: dict[int, Tensor] = {}
 
-    def reader(site: str, axis: int) -> Listener:
+    def reader(site: str, axis: int | None) -> Listener:
         def listener(x: Tensor) -> Tensor:
-            values[site] = {role: at_positions(x, axis, at.clamp(min=0)).clone() for role, at in where.items()}
+            if axis is None:
+                values[site] = dict.fromkeys(where, x.clone())
+            else:
+                values[site] = {role: at_positions(x, axis, at).clone() for role, at in where.items()}
             return x
 
         return listener
@@ -83,111 +102,199 @@ def read(model: nn.Module, batch: Batch, sites: Sequence[str], where: Positions)
     def keeper(block: int) -> Listener:
         return lambda h: inputs.setdefault(block, h)
 
-    listeners = {site: reader(site, place(model, site).axis) for site in sites}
     blocks = {f"blocks.{i}.input": keeper(i) for i in range(model.n_layers)} if isinstance(model, LM) else {}
-    with listening(model, listeners), listening(model, blocks):
-        found = likelihood(model, batch)
+    with ExitStack() as stack:
+        for name in sites:
+            found = place(model, name)
+            if found.site.kind == "state":
+                of = Site(found.site.block, "mixer.input", "mixer")
+                stack.enter_context(listening(model, {of: reader(name, None)}))
+            else:
+                stack.enter_context(listening(model, {name: reader(name, found.axis)}))
+        stack.enter_context(listening(model, blocks))
+        answered = likelihood(model, batch, measure)
     missing = [site for site in sites if site not in values]
     if missing:
         raise UserError(f"the model ran without passing through {', '.join(missing)}.")
-    return Reading(found, values, inputs)
+    return Reading(answered, values, inputs)
 
 
 def run_grid(
     model: nn.Module, base: Batch, edits: Edits, sites: Sequence[str], where: Positions, budget: int
 ) -> Likelihoods:
     """Run `base` with each (site, role) edited by `edits(site, role)`, one at a time; `budget` in bytes."""
+    cells = [((site, role),) for site in sites for role in where]
     if isinstance(model, LM):
-        return _stacked(model, base, edits, sites, where, budget)
-    return one_by_one(model, base, edits, sites, where)
+        base_n, edited = run_cells(model, base, edits, cells, where, budget)
+    else:
+        base_n, edited = one_by_one(model, base, edits, cells, where)
+    return Likelihoods(base_n, edited.view(len(sites), len(where), len(base)))
 
 
 @torch.no_grad()
-def one_by_one(model: nn.Module, base: Batch, edits: Edits, sites: Sequence[str], where: Positions) -> Likelihoods:
-    """The plain way, for any module, and the reference for the fast one: a whole run for each edit."""
-    edited = torch.full((len(sites), len(where), len(base)), torch.nan, dtype=torch.float64)
+def one_by_one(
+    model: nn.Module, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int = 0,
+    measure: Measure = answer_likelihood,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The plain way, for any module, and the reference for the fast one: a whole run for each combination of cells.
+
+    Likelihoods (n,) without an edit, and (cells, n).
+    """
+    edited = torch.full((len(cells), len(base)), torch.nan, dtype=torch.float64)
     known = replace(base, roles={**base.roles, **where})
-    for s, site in enumerate(sites):
-        for r, (role, places) in enumerate(where.items()):
-            there = places.cpu() != NOWHERE
-            with patch(model, [Intervention(site, role, edits(site, role))], known):
-                edited[s, r, there] = likelihood(model, base)[there]
-    return Likelihoods(likelihood(model, base), edited)
+    for c, together in enumerate(cells):
+        there = _have_all(together, where)
+        with ExitStack() as stack:
+            for site, role in together:
+                found = place(model, site)
+                if found.site.kind == "state":
+                    edit = edits(site, role)
+                    assert isinstance(model, LM)
+                    assert isinstance(edit, Take)
+                    listeners = _state_listeners(model, found.site, [(0, len(base), where[role], edit.values)])
+                    stack.enter_context(listening(model, listeners))
+                else:
+                    stack.enter_context(patch(model, [Intervention(site, role, edits(site, role))], known))
+            edited[c, there] = likelihood(model, base, measure)[there]
+    return likelihood(model, base, measure), edited
+
+
+def _have_all(together: Sequence[Cell], where: Positions) -> Tensor:
+    return torch.stack([has_role(where[role]) for _, role in together]).all(0).cpu()
+
+
+class Edited(NamedTuple):
+    """What is put where in one edit."""
+
+    site: Site
+    places: Tensor  # (n,) or (n, m)
+    values: Tensor  # (n, ...) or (n, m, ...); for a state (n, L, D)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One edit of a stack."""
+    """Edits that act together; one part of a stack."""
 
-    site: str
-    places: Tensor  # (n,)
-    values: Tensor  # (n, ...) that are put there
-    rows: list[tuple[int, int]]  # (site, role) in the grid that it is the answer to
+    parts: tuple[Edited, ...]
+    rows: list[int]  # of the results that it is the answer to
+
+    @property
+    def group(self) -> tuple[int, str]:
+        """The block from which it is computed, and what may be stacked with it."""
+        block = min(part.site.block or 0 for part in self.parts)
+        if any(part.site.kind == "state" for part in self.parts):
+            return block, "state"
+        only_inputs = all(part.site.block == block and part.site.part == "input" for part in self.parts)
+        return block, "input" if only_inputs else "inside"
 
 
 @torch.no_grad()
-def _stacked(lm: LM, base: Batch, edits: Edits, sites: Sequence[str], where: Positions, budget: int) -> Likelihoods:
-    """The fast way, for an `LM`: the same numbers to rounding."""
+def run_cells(
+    lm: LM, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int,
+    measure: Measure = answer_likelihood,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The fast way, for an `LM`: the numbers of `one_by_one` to rounding."""
     at, answers = base.predict_at[:, 0], base.answers
     n, length = base.tokens.shape
-    unedited, values, inputs = read(lm, base, sites, where)
-    edited = unedited.expand(len(sites), len(where), n).clone()
-    jobs: dict[tuple[int, str, str], Job] = {}
-    for s, asked in enumerate(sites):
-        site = place(lm, asked).site
-        assert site.block is not None  # all sites of an LM are inside its blocks
-        block, inner = site.block, site.part
-        if inner == "output" and block + 1 < lm.n_layers:  # the same tensor, with less to compute after it
-            block, inner = block + 1, "input"
-        last = block == lm.n_layers - 1
-        for r, (role, places) in enumerate(where.items()):
-            new = edits(asked, role)(values[asked][role])
-            nothing_follows = last and inner in AFTER_MIXING and not (places == at).any()
-            if nothing_follows or torch.equal(new, values[asked][role]):
-                continue  # exactly as without the edit
-            job = Job(Site(block, inner), places.clamp(min=0), new.to(values[asked][role]), [])
-            jobs.setdefault((block, inner, role), job).rows.append((s, r))
+    asked = list(dict.fromkeys(site for together in cells for site, _ in together))
+    unedited, values, inputs = read(lm, base, asked, where, measure)
+    edited = unedited.expand(len(cells), n).clone()
+    parts = {cell: _edited(lm, cell, edits, values, where, at) for cell in {c for some in cells for c in some}}
+    jobs: dict[tuple[object, ...], Job] = {}
+    for c, together in enumerate(cells):
+        active = tuple(part for cell in together if (part := parts[cell]) is not None)
+        if active:  # else exactly as without the edit
+            same = tuple((part.site, part.places.data_ptr()) for part in active)
+            jobs.setdefault(same, Job(active, [])).rows.append(c)
     stack = max(1, budget // (n * document_bytes(lm, length)))
-    for block in range(lm.n_layers):
-        for at_input in (True, False):
-            todo = [job for (b, inner, _), job in jobs.items() if b == block and (inner == "input") == at_input]
-            for first in range(0, len(todo), stack):
-                part = todo[first : first + stack]
-                found = _run_stack(lm, block, inputs[block], part, at, answers, at_input)
-                for job, likelihoods in zip(part, found, strict=True):
-                    for row in job.rows:
-                        edited[row] = likelihoods
-    for r, places in enumerate(where.values()):
-        edited[:, r, places.cpu() == NOWHERE] = torch.nan
-    return Likelihoods(unedited, edited)
+    for group in sorted({job.group for job in jobs.values()}):
+        todo = [job for job in jobs.values() if job.group == group]
+        for first in range(0, len(todo), stack):
+            some = todo[first : first + stack]
+            found = _run_stack(lm, group, inputs[group[0]], some, at, answers, measure)
+            for job, likelihoods in zip(some, found, strict=True):
+                edited[job.rows] = likelihoods
+    for c, together in enumerate(cells):
+        edited[c, ~_have_all(together, where)] = torch.nan
+    return unedited, edited
+
+
+def _edited(
+    lm: LM, cell: Cell, edits: Edits, values: dict[str, dict[str, Tensor]], where: Positions, at: Tensor
+) -> Edited | None:
+    """What an edit puts where; None if it cannot change the answer."""
+    asked, role = cell
+    site, places = place(lm, asked).site, where[role]
+    assert site.block is not None  # all sites of an LM are inside its blocks
+    old = values[asked][role]
+    new = edits(asked, role)(old)
+    if torch.equal(new, old):
+        return None
+    if site.kind == "state":
+        return Edited(site, places, new)
+    block, inner = site.block, site.part
+    if inner == "output" and block + 1 < lm.n_layers:  # the same tensor, with less to compute after it
+        block, inner = block + 1, "input"
+    answers_there = (places == (at if places.ndim == 1 else at[:, None])).any()
+    if block == lm.n_layers - 1 and inner in AFTER_MIXING and not answers_there:
+        return None
+    return Edited(Site(block, inner), places, new.to(old))
 
 
 def _run_stack(
-    lm: LM, block: int, h: Tensor, jobs: Sequence[Job], at: Tensor, answers: Tensor, at_input: bool
+    lm: LM, group: tuple[int, str], h: Tensor, jobs: Sequence[Job], at: Tensor, answers: Tensor, measure: Measure
 ) -> Tensor:
-    """(P, n) likelihoods: the documents P times, each time with another edit inside the block."""
+    """(P, n) likelihoods: the documents P times, each time with other edits from a block on."""
     n, P = len(h), len(jobs)
-    rows = torch.arange(n, device=h.device)
     stacked = h.repeat(P, 1, 1)
+    todo: dict[Site, list[tuple[int, int, Tensor, Tensor]]] = {}  # first row, last row, positions, values
+    for p, job in enumerate(jobs):
+        for site, places, values in job.parts:
+            if group[1] == "input":  # with nobody listening, the last block computes only what the answer needs
+                put(stacked[p * n : (p + 1) * n], 1, places, values)
+            else:
+                todo.setdefault(site, []).append((p * n, (p + 1) * n, places, values))
 
-    def listener(site: str) -> Listener:
+    def listener(site: Site) -> Listener:
         axis = place(lm, site).axis
 
         def change(x: Tensor) -> Tensor:
             y = x.clone()
-            for p, job in enumerate(jobs):
-                if job.site == site:
-                    y[p * n : (p + 1) * n].movedim(axis, 1)[rows, job.places] = job.values
+            for first, last, places, values in todo[site]:
+                put(y[first:last], axis, places, values)
             return y
 
         return change
 
-    if at_input:  # with nobody listening, the last block computes only what the answer needs
-        listeners = {}
-        for p, job in enumerate(jobs):
-            stacked[p * n + rows, job.places] = job.values
-    else:
-        listeners = {site: listener(site) for site in {job.site for job in jobs}}
-    with listening(lm, listeners):
-        logits = lm.resume(block, stacked, at.repeat(P))
-    return answer_likelihood(logits, answers.repeat(P)).view(P, n)
+    with ExitStack() as entered:
+        for site in todo:
+            state = site.kind == "state"
+            entered.enter_context(
+                listening(lm, _state_listeners(lm, site, todo[site]) if state else {site: listener(site)})
+            )
+        logits = lm.resume(group[0], stacked, at.repeat(P))
+    return measure(logits, answers.repeat(P)).view(P, n)
+
+
+def _state_listeners(lm: LM, site: Site, edits: Sequence[tuple[int, int, Tensor, Tensor]]) -> dict[str, Listener]:
+    """Listeners that replace the state of a block's mixer after a position of each document of some rows.
+
+    An edit is (first row, last row, positions (n,), inputs (n, L, D) that the other state comes from).
+    """
+    mixer, kept = lm.get_submodule(f"blocks.{site.block}.mixer"), dict[str, Tensor]()
+
+    def keep(x: Tensor) -> Tensor:
+        return kept.setdefault("input", x)
+
+    def change(y: Tensor) -> Tensor:
+        x = kept.pop("input")
+        read_, told = x.clone(), torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+        for first, last, places, values in edits:
+            until = places if places.ndim == 1 else places.max(1).values
+            past = torch.arange(x.shape[1], device=x.device) <= until[:, None]
+            read_[first:last] = torch.where(past[..., None], values.to(x), x[first:last])
+            told[first:last] = past
+        return torch.where(told[..., None], y, mixer(read_))
+
+    assert site.block is not None
+    return {Site(site.block, "mixer.input", "mixer"): keep, Site(site.block, "mixer.output", "mixer"): change}

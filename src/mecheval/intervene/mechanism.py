@@ -1,41 +1,69 @@
-"""The rule that turns restored shares into the name of a mechanism; docs/concepts.md has it in words.
+"""The rule that names a mechanism, with its argument; tests/intervene/test_ground_truth.py has its ground truth.
 
-The corrupted key makes the answer unlikely. Before the first block, only the clean activation at `key` can bring it
-back; after the last, only the one at `query`. So the share that each role restores at the input of every block between
-shows where the association is on its way: still at the key, stored at the value, or already at the query.
+**Where is the key?** A corrupted key makes the answer unlikely. At the input of a layer, all that later layers know of
+the key stands at positions from the key on. They are of three kinds: the key itself, what lies *between* key and query,
+and the *question* (the query, up to the prediction). Each kind is replaced as a whole, so no position is left out:
+*restoring* (a clean activation in the corrupted run) shows what is sufficient, *destroying* (a corrupted one in the
+clean run) what is necessary. Before the first layer the key's identity is at the key; after the last it has become the
+answer, at the question. If it is found in between, some layer has stored it there.
+
+**Where is the value?** The same with the value corrupted tells *what* from *where*: if the key's identity is at the
+question and the value's is not, the question holds a pointer to the pair, and a later layer fetches the value.
+
+**How do they meet inside one layer?** If no layer stores the key, one layer takes it from the key to the question.
+Inside it, some activation may hold the key's identity *between* key and query: something has moved it there before the
+layer retrieves, by a short convolution or a shift, whatever it is called.
+
+| key at the inputs of layers | value | name |
+|---|---|---|
+| key .., between .., question .. | reaches the question with the key | induction |
+| key .., question .. | with the key; inside the layer, the key is between first | association by short convolution |
+| key .., question .. | with the key | direct retrieval |
+| .., question .. | later than the key | pointer |
+| two kinds, each sufficient, neither necessary | | redundant |
+| two kinds, both necessary, neither sufficient | | jointly necessary |
+| two kinds, each in part | | mixed |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mecheval.errors import UserError
 from mecheval.sites import Site
-from mecheval.types import CARRIERS
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
-Label = Literal["induction", "direct_retrieval", "conv_association", "mixed", "not_learnt", "undetermined"]
-Cell = tuple[str, str]  # site, role
+Label = Literal[
+    "induction", "direct_retrieval", "conv_association", "pointer", "redundant", "joint", "mixed", "not_learnt",
+    "undetermined",
+]  # fmt: skip
+KINDS = ("key", "between", "question")
+"""The three kinds of positions that can hold the key's identity; in this order it moves through the layers."""
 
-STORES = ("value", "next_key")
-"""Where an association can be kept for a later layer, or brought together inside one."""
+
+class Cell(NamedTuple):
+    """One intervention of the evidence."""
+
+    site: str
+    role: str
+    corruption: str = "key"
+    direction: str = "restore"
 
 
 @dataclass(frozen=True)
 class Rule:
     """The thresholds of the verdict."""
 
-    learnt: float = 0.1  # original minus corrupted likelihood from which there is something to explain
-    carries: float = 0.5  # restored share from which a role carries the association
-    trace: float = 0.2  # restored share from which a role takes part in carrying it
+    learnt: float = 0.05  # original minus corrupted likelihood from which there is something to explain
+    carries: float = 0.5  # share from which a place carries an identity, or is necessary
+    trace: float = 0.2  # share from which a place takes part in carrying it
+    enough: float = 0.8  # share from which a place alone is sufficient
     agreement: float = 0.95  # share of resamples that must give the same finding
+    documents: int = 16  # fewer documents than this have no verdict
 
 
 @dataclass(frozen=True)
@@ -45,38 +73,59 @@ class Finding:
     label: Label
     layer: int | None = None  # that retrieves
     stored_by: int | None = None  # layer, in induction
-    stored_at: str | None = None  # role, in induction
+    stored_at: str | None = None  # role, in induction: the one that restores most
+    found_by: int | None = None  # layer that finds the pair, of a pointer
+    places: tuple[str, ...] = field(default=(), compare=False)  # all roles that hold the key, most important first
+    how: Literal["", "either", "split", "joint"] = field(default="", compare=False)  # they do, where there are several
+    reason: str = field(default="", compare=False)  # why there is no name, or what is beside the name
+
+    @property
+    def name(self) -> tuple[str, int | None, int | None, int | None]:
+        """What resamples must agree on: the label and its layers."""
+        return self.label, self.layer, self.stored_by, self.found_by
 
     def __str__(self) -> str:
-        return {
-            "induction": f"induction: layer {self.stored_by} stores the key at the {words(self.stored_at)}, "
-            f"layer {self.layer} retrieves",
+        stored = _stored(self.places or ((self.stored_at,) if self.stored_at else ()), self.how)
+        text = {
+            "induction": f"induction: layer {self.stored_by} stores the key at {stored}, layer {self.layer} retrieves",
             "direct_retrieval": f"direct retrieval: layer {self.layer} both associates and retrieves",
-            "conv_association": f"association by short convolution: layer {self.layer} associates by it and retrieves",
-            "mixed": "mixed: more than one role carries the association",
-            "not_learnt": "not learnt: the answer does not depend on the key",
+            "conv_association": f"association by short convolution: layer {self.layer} joins key and value"
+            f"{f' at {stored}' if self.places else ' with its short convolution'}, then retrieves",
+            "pointer": f"pointer: layer {self.found_by} finds the pair, layer {self.layer} fetches its value",
+            "redundant": "redundant: more than one route gives the answer, and each is enough",
+            "joint": "jointly necessary: the association is held at several places, and all of them are needed",
+            "mixed": "mixed: more than one place carries the association",
+            "not_learnt": "not learnt",
             "undetermined": "undetermined",
         }[self.label]
+        return f"{text}: {self.reason}" if self.reason else text
+
+
+def _stored(places: Sequence[str], how: str) -> str:
+    named = [f"the {words(role)}" for role in places]
+    if len(named) < 2:
+        return named[0] if named else "several positions"
+    joined = {"either": " and again at ", "split": " or at ", "joint": " and at "}[how or "split"].join(named)
+    return joined + {"either": " (redundant: either is enough)", "joint": " (jointly necessary)"}.get(how, "")
+
+
+def words(role: str | None) -> str:
+    """A role for people."""
+    known = {"next_key": "position after the value", "others": "other positions between key and query"}
+    return known.get(str(role), str(role))
 
 
 @dataclass(frozen=True)
 class Depths:
-    """The sites that decide, by depth: the inputs of layers 1, 2, ..., and the short convolutions of every layer."""
+    """The sites that decide, by depth: the inputs of layers 1, 2, ..., and what can be replaced inside every layer."""
 
     boundaries: tuple[str, ...]
-    convolutions: tuple[tuple[str, ...], ...]
+    inside: tuple[tuple[str, ...], ...]
 
     @property
     def sites(self) -> list[str]:
-        """All of them: effects at these are enough for a verdict."""
-        inside = [site for layer in self.convolutions for site in layer]
-        return [*self.boundaries, *inside] or [Site(0, "input", "stream")]
-
-    @property
-    def cells(self) -> list[Cell]:
-        """Sites and roles whose shares the rule looks at."""
-        inside = [(site, role) for layer in self.convolutions for site in layer for role in STORES]
-        return [(site, role) for site in self.boundaries for role in CARRIERS] + inside
+        """All of them."""
+        return [*self.boundaries, *(site for layer in self.inside for site in layer)] or [Site(0, "input", "stream")]
 
 
 def depths_of(sites: Iterable[Site]) -> Depths:
@@ -86,7 +135,10 @@ def depths_of(sites: Iterable[Site]) -> Depths:
     if not layers:
         raise UserError("verdict: name the boundaries between layers; these sites are in no layer.")
     inputs = {site.block: site for site in there if site.kind == "stream" and site.part == "input"}
-    inside = [tuple(site for site in there if site.block == i and site.kind == "short_conv") for i in range(layers)]
+    inside = [
+        tuple(site for site in there if site.block == i and site.kind in ("short_conv", "inside"))
+        for i in range(layers)
+    ]
     return Depths(tuple(inputs.get(layer, Site(layer, "input", "stream")) for layer in range(1, layers)), tuple(inside))
 
 
@@ -97,33 +149,85 @@ def sites_in(effects: pd.DataFrame) -> list[Site]:
             for name, block, part, kind in rows]  # fmt: skip
 
 
-def judge(shares: NDArray[np.float64], gap: float, depths: Depths, rule: Rule) -> Finding:
-    """What shares (one for each of `depths.cells`) and the gap of original and corrupted likelihood say.
-
-    Boundary by boundary, one role carries the association; or several do (mixed), or none of those we look at.
-    """
-    if not gap >= rule.learnt:
-        return Finding("not_learnt")
-    share = dict(zip(depths.cells, shares, strict=True))
-    carriers = []
-    for site in depths.boundaries:
-        part = [role for role in CARRIERS if share[site, role] >= rule.trace]
-        if len(part) > 1:
-            return Finding("mixed")
-        if not part or share[site, part[0]] < rule.carries:
-            return Finding("undetermined")
-        carriers += part
-    stored = [layer for layer, role in enumerate(carriers) if role in STORES]  # boundary i follows layer i
-    if stored:
-        return Finding("induction", layer=stored[-1] + 1, stored_by=stored[0], stored_at=carriers[stored[0]])
-    layer = carriers.index("query") if "query" in carriers else len(carriers)
-    # A convolution spreads over the tokens that follow: what it brings to the value and after it counts together.
-    inside = [sum(share[site, role] for role in STORES) for site in depths.convolutions[layer]]
-    if any(together >= rule.carries for together in inside):
-        return Finding("conv_association", layer=layer)
-    return Finding("direct_retrieval", layer=layer)
+Shares = Mapping[Cell, float]
+"""What each intervention restores or destroys, as a share of what the corruption loses; NaN where not measured."""
 
 
-def words(role: str | None) -> str:
-    """A role for people."""
-    return "position after the value" if role == "next_key" else str(role)
+def held_at(share: Shares, site: str, rule: Rule) -> str:
+    """The kind of positions at which the key's identity is at a site, or redundant, joint, mixed or undetermined."""
+    restored = {kind: share[Cell(site, kind)] for kind in KINDS}
+    destroyed = {kind: share[Cell(site, kind, direction="destroy")] for kind in KINDS}
+    enough = [kind for kind in KINDS if restored[kind] >= rule.enough]
+    part = [kind for kind in KINDS if restored[kind] >= rule.trace]
+    if len(enough) > 1 and all(destroyed[kind] < rule.carries for kind in enough):
+        return "redundant"
+    if all(restored[kind] < rule.carries for kind in KINDS):
+        needed = [kind for kind in KINDS if destroyed[kind] >= rule.carries]
+        return "joint" if len(needed) > 1 else "mixed" if len(part) > 1 else "undetermined"
+    if len(part) > 1:
+        return "mixed"
+    return part[0] if destroyed[part[0]] >= rule.trace else "mixed"
+
+
+def route(share: Shares, depths: Depths, rule: Rule) -> Finding | list[str]:
+    """The kind of positions that holds the key at each boundary; a finding where there is no single one."""
+    path = []
+    for layer, site in enumerate(depths.boundaries, start=1):
+        kind = held_at(share, site, rule)
+        if kind == "undetermined":
+            return Finding("undetermined", reason=f"at the input of layer {layer} no kind of positions holds the key")
+        if kind not in KINDS:
+            return Finding(kind)  # type: ignore[arg-type]
+        path.append(kind)
+    if path != sorted(path, key=KINDS.index):
+        return Finding("undetermined", reason="the key seems to move back from layer to layer")
+    return path
+
+
+def retrieving(path: Sequence[str]) -> int:
+    """The layer after which the key's identity is at the question."""
+    return path.index("question") if "question" in path else len(path)
+
+
+def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None) -> Finding:
+    """The mechanism behind these shares; `inner` is the site inside the retrieving layer that holds the key first."""
+    path = route(share, depths, rule)
+    if isinstance(path, Finding):
+        return path
+    layer = retrieving(path)
+    arrived = [share[Cell(site, "question", "value")] >= rule.carries for site in depths.boundaries]
+    fetches = arrived.index(True) if True in arrived else len(arrived)
+    known = all(share[Cell(site, "question", "value")] == share[Cell(site, "question", "value")]
+                for site in depths.boundaries)  # fmt: skip
+    if known and fetches > layer:
+        return Finding("pointer", layer=fetches, found_by=layer)
+    if known and fetches < layer:
+        reason = f"the value reaches the question in layer {fetches}, before the key does in layer {layer}"
+        return Finding("undetermined", reason=reason)
+    if "between" in path:
+        stored_by = path.index("between")
+        places, how = stores(share, depths.boundaries[stored_by], rule)
+        return Finding("induction", layer, stored_by, places[0] if places else "others", places=places, how=how)
+    if inner is not None and share[Cell(inner, "between")] >= rule.carries:
+        places, how = stores(share, inner, rule)
+        return Finding("conv_association", layer, places=places, how=how)
+    return Finding("direct_retrieval", layer)
+
+
+def stores(share: Shares, site: str, rule: Rule) -> tuple[tuple[str, ...], Literal["", "either", "split", "joint"]]:
+    """The roles between key and query that hold the key at a site, and how they share the work."""
+    whole = share[Cell(site, "between")]
+    alone = {cell.role: value / whole for cell, value in share.items()
+             if cell.site == site and (cell.corruption, cell.direction) == ("key", "restore")
+             and cell.role not in KINDS and value == value}  # fmt: skip
+    ranked = sorted(alone, key=lambda role: -alone[role])
+    enough = [role for role in ranked if alone[role] >= rule.enough]
+    if enough:
+        return tuple(enough), "either" if len(enough) > 1 else ""
+    part = [role for role in ranked if alone[role] >= rule.trace / 2]
+    if sum(alone[role] for role in part) >= rule.enough:
+        return tuple(part), "split"
+    needed = {cell.role: value for cell, value in share.items()
+              if cell.site == site and (cell.corruption, cell.direction) == ("key", "destroy")
+              and cell.role not in KINDS and value >= rule.carries}  # fmt: skip
+    return tuple(sorted(needed, key=lambda role: -needed[role])), "joint"

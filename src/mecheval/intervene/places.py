@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from mecheval.types import ROLES, Batch
 
 Listener = Callable[[Tensor], Tensor]
 
+STATE = "mixer.state"
+"""The part of a block that stands for all that its mixer carries from one position to the next."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -29,6 +33,36 @@ class Place:
     attach: Callable[[Listener], Callable[[], None]]  # returns what detaches the listener again
 
 
+class Answering(nn.Module):
+    """Any model as a map from tokens (n, L) to logits (n, L, V), with the model's own names for its parts."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits, also of a model that returns them as `.logits` of a larger answer; halves as full floats."""
+        answer: Any = self.model(tokens)
+        logits = answer["logits"] if isinstance(answer, Mapping) and "logits" in answer else answer
+        logits = getattr(logits, "logits", logits)
+        if not isinstance(logits, Tensor):
+            got = _kind_of(answer)
+            raise UserError(f"the model must return logits (n, L, V), or an object with .logits (got {got}).")
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Those of the model."""
+        found: Iterator[tuple[str, nn.Module]] = self.model.named_modules(memo, prefix, remove_duplicate)
+        return found
+
+
+def _kind_of(answer: Any) -> str:
+    return f"{type(answer).__name__} of {len(answer)}" if isinstance(answer, tuple | list) else type(answer).__name__
+
+
 def place(model: nn.Module, name: str) -> Place:
     """The activation called `name`: a site of an `LM`, or `<submodule>.output` / `<submodule>.input` of any module.
 
@@ -37,8 +71,11 @@ def place(model: nn.Module, name: str) -> Place:
     """
     if isinstance(model, LM):
         taps = model.taps()
+        states = {f"blocks.{i}.{STATE}": Site(i, STATE, "state") for i in range(model.n_layers)}
+        if name not in taps and name in states:  # it can be replaced, but this mixer has no tensor of that name
+            return Place(states[name], 1, True, lambda listener: _no_tensor(name))
         if name not in taps:
-            raise UnknownName("site", name, taps)
+            raise UnknownName("site", name, [*taps, *states])
         tap, site = taps[name], next(site for site in model.sites() if site == name)
         return Place(site, tap.position_axis, tap.readonly, lambda listener: _attach_tap(tap, listener))
     path, _, end = name.rpartition(".")
@@ -51,6 +88,10 @@ def place(model: nn.Module, name: str) -> Place:
         raise UnknownName("site", name, [f"{path}.output" for path in modules if path])
     site = name if isinstance(name, Site) else Site(None, name)
     return Place(site, 1, False, lambda listener: _attach_hook(module, at_input, listener))
+
+
+def _no_tensor(name: str) -> Callable[[], None]:
+    raise UserError(f"{name} can be replaced, but not read: its mixer does not keep the state as one tensor.")
 
 
 @contextmanager
@@ -105,11 +146,29 @@ ALL_ROLES = ("key", "value", "next_key", "divider", "query", "bos", RANDOM)
 NOWHERE = -1
 """The position of a role that a document does not have; it takes no part in that role's numbers."""
 
+SPANS = {
+    "between": "all positions after the key and before the query",
+    "question": "the query and what follows it, up to the prediction",
+    "body": "all positions before the query",
+    "others": "the positions between key and query that have no name and lie no nearer than four after key and value",
+}
+"""Roles of several positions, which are replaced together."""
+
+OFFSET = re.compile(r"(\w+)([+-]\d{1,6})")
+"""`value+2` is the position two after the value."""
+
+NEAR = 3
+"""So far behind the key and the value a position has a name of its own: a short convolution reaches it."""
+
 Roles = Sequence[str | int] | Mapping[str, Tensor]
 
 
 def positions(batch: Batch, roles: Roles, seed: int = 0) -> dict[str, Tensor]:
-    """Name -> (n,) positions: of roles by name, of plain positions (counted from the end below 0), or as given."""
+    """Name -> positions (n,), or (n, m) for roles of several positions, filled up with NOWHERE.
+
+    A role is a name of the batch's, `random`, an offset from one (`value+2`), a span (see SPANS) or a plain position
+    (counted from the end below 0); positions of your own are given as a mapping.
+    """
     device = batch.tokens.device
     if isinstance(roles, Mapping):
         return {str(name): _checked(batch, str(name), where).to(device) for name, where in roles.items()}
@@ -122,19 +181,62 @@ def positions(batch: Batch, roles: Roles, seed: int = 0) -> dict[str, Tensor]:
             found[role] = _random(batch, seed).to(device)
         elif role in batch.roles:
             found[role] = batch.roles[role]
+        elif role in SPANS:
+            found[role] = _span(batch, role)
+        elif (offset := OFFSET.fullmatch(role)) and offset[1] in batch.roles:
+            where = batch.roles[offset[1]] + int(offset[2])
+            found[role] = torch.where((where >= 0) & (where <= batch.predict_at[:, 0]), where, NOWHERE)
         else:
-            raise UnknownName("role", role, [*ROLES, RANDOM])
+            raise UnknownName("role", role, [*ROLES, RANDOM, *SPANS, "value+2 and other offsets"])
     return found
 
 
+def named_between(batch: Batch) -> dict[str, Tensor]:
+    """Role -> (n,): the positions between key and query that have names; some positions may have several.
+
+    They are the value and NEAR positions after it, the divider, and NEAR positions after the key.
+    """
+    after = [f"{role}+{i}" for role, first in (("value", 2), ("key", 1)) for i in range(first, NEAR + 1)]
+    known = [role for role in ("value", "next_key", "divider") if role in batch.roles]
+    key, query = batch.roles["key"], batch.roles["query"]
+    return {
+        role: torch.where((places > key) & (places < query), places, NOWHERE)
+        for role, places in positions(batch, [*known, *after]).items()
+    }
+
+
+def _span(batch: Batch, role: str) -> Tensor:
+    """(n, m) positions of a span."""
+    key, query, end = batch.roles["key"], batch.roles["query"], batch.predict_at[:, 0]
+    position = torch.arange(int(end.max()) + 1, device=key.device).expand(len(batch), -1)
+    if role == "question":
+        chosen = (position >= query[:, None]) & (position <= end[:, None])
+    elif role == "body":
+        chosen = position < query[:, None]
+    else:
+        chosen = (position > key[:, None]) & (position < query[:, None])
+        if role == "others":
+            for places in named_between(batch).values():
+                chosen = chosen & (position != places[:, None])
+    packed = torch.where(chosen, position, position.shape[1]).sort(dim=1).values[:, : max(1, int(chosen.sum(1).max()))]
+    return torch.where(packed < position.shape[1], packed, NOWHERE)
+
+
 def _checked(batch: Batch, name: str, where: Tensor) -> Tensor:
-    if where.shape != (len(batch),):
+    if where.ndim not in (1, 2) or len(where) != len(batch):
         raise UserError(
-            f"role {name!r}: give one position for each of {len(batch)} documents (got {tuple(where.shape)})."
+            f"role {name!r}: give one position for each of {len(batch)} documents, (n,), or several, (n, m), filled up "
+            f"with {NOWHERE} (got {tuple(where.shape)})."
         )
-    if ((where >= batch.lengths) | (where < NOWHERE)).any():
+    ends = batch.lengths if where.ndim == 1 else batch.lengths[:, None]
+    if ((where >= ends.to(where.device)) | (where < NOWHERE)).any():
         raise UserError(f"role {name!r}: a position lies outside its document.")
     return where
+
+
+def has_role(where: Tensor) -> Tensor:
+    """(n,) whether each document has a role with these positions, (n,) or (n, m)."""
+    return where != NOWHERE if where.ndim == 1 else (where != NOWHERE).any(1)
 
 
 def _random(batch: Batch, seed: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,10 @@ from mecheval.kernels import kernel
 from mecheval.tasks.base import MAX_ATTEMPTS, MAX_WORK, MAX_WORK_EACH, MOST_SEED, TASKS, Task, TaskOptions
 from mecheval.tasks.corpus import Corpus, Document, Query, empty_columns, small_ints
 from mecheval.tasks.holdout import Holdout, allowed, holdout
-from mecheval.types import BOS, EOS, FIRST_SYMBOL, Split
+from mecheval.types import BOS, EOS, FIRST_SYMBOL, Batch, Split
+
+if TYPE_CHECKING:  # slow to import
+    from torch import Tensor
 
 
 class AROptions(TaskOptions):
@@ -75,15 +78,28 @@ class AR(Task):
         return f"k{number}" if number < self.options.keys else f"v{number - self.options.keys}"
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """Symbols of the key's kind that are not in the document, so that the query matches nothing.
+        """Symbols of the replaced one's kind that are not in the document, so that the query matches nothing.
 
         If the document uses all of them (pairs = keys), every other symbol of this kind.
         """
         o = self.options
-        low, size = (FIRST_SYMBOL, o.keys) if o.query == "key" else (FIRST_SYMBOL + o.keys, o.values)
+        is_key = tokens[key] < FIRST_SYMBOL + o.keys
+        low, size = (FIRST_SYMBOL, o.keys) if is_key else (FIRST_SYMBOL + o.keys, o.values)
         symbols = np.arange(low, low + size)
         free = np.setdiff1d(symbols, tokens, assume_unique=False)
         return free if len(free) else symbols[symbols != tokens[key]]
+
+    def chance(self, batch: Batch) -> Tensor:
+        """One of the values that have not been answered yet: earlier queries of a document rule theirs out."""
+        import torch
+
+        answered = torch.arange(batch.targets.shape[1])
+        return 1 / (batch.facts["pairs"][:, None] - answered).double()
+
+    def swappable(self, batch: Batch, row: int) -> list[int]:
+        """The values of all other pairs."""
+        value, divider = int(batch.roles["value"][row]), int(batch.roles["divider"][row])
+        return [place for place in range(2 - value % 2, divider, 2) if place != value]
 
     def document(self, random: random.Random, split: Split) -> Document:
         """One document; a draft with too few pairs that may be asked is drawn again."""

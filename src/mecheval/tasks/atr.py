@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,15 @@ from mecheval.tasks.corpus import Corpus, Document, Query, empty_columns, small_
 from mecheval.tasks.holdout import Holdout, holdout
 from mecheval.tasks.lengths import length_range
 from mecheval.tasks.pcfg import Grammar
-from mecheval.types import FIRST_SYMBOL, Split
+from mecheval.types import FIRST_SYMBOL, ROLES, Batch, Split
+
+if TYPE_CHECKING:  # slow to import
+    from torch import Tensor
 
 CHUNK_TOKENS = 1 << 20
 """Tokens of the buffer into which documents are drawn before they are packed; it bounds the extra memory."""
+GUESSED = 2048
+"""Documents from which the chance level is estimated."""
 
 
 @lru_cache(maxsize=16)
@@ -161,6 +167,51 @@ class ATR(Task):
         terminals = np.arange(FIRST_SYMBOL, FIRST_SYMBOL + len(self.grammar.terminals))
         others: NDArray[np.int64] = terminals[terminals != tokens[key]]
         return others
+
+    pairs_are_adjacent = False
+
+    def chance(self, batch: Batch) -> Tensor:
+        """How often the best guess that does not look for the query's place in the tree is right."""
+        import torch
+
+        return torch.full(batch.targets.shape, self._best_guess, dtype=torch.float64)
+
+    @cached_property
+    def _best_guess(self) -> float:
+        """The share of right answers of the best of three kinds of guesses, over documents of the training split.
+
+        They are: always the symbol so many places before the divider (the root is the last); the most frequent symbol
+        of the body; the usual answer to this query.
+        """
+        right, usual = Counter[str](), defaultdict[int, Counter[int]](Counter)
+        n = tokens = 0
+        while n < GUESSED and tokens < CHUNK_TOKENS // 4:
+            corpus = self.corpus(64, "train", 0, start=n)
+            for i in range(len(corpus)):
+                text = corpus.tokens[corpus.starts[i] : corpus.starts[i + 1]].tolist()
+                divider, answer = int(corpus.roles[i, ROLES.index("divider")]), int(corpus.targets[i, 0])
+                body, asked = text[1:divider], text[divider + 1]
+                for back in range(1, min(len(body), 8) + 1):
+                    right[f"{back} back"] += body[-back] == answer
+                right["frequent"] += Counter(body).most_common(1)[0][0] == answer
+                if usual[asked]:  # known from the documents before
+                    right["usual"] += usual[asked].most_common(1)[0][0] == answer
+                usual[asked][answer] += 1
+            n, tokens = n + len(corpus), tokens + len(corpus.tokens)
+        return max(right.values()) / n
+
+    def _value_of(self, batch: Batch, row: int, body: list[int], key: int, at: int, answer: int) -> int:
+        """Where the tree has the answer: a symbol may occur several times."""
+        assert batch.parents is not None
+        several = len(self.options.query) > 1
+        first = FIRST_SYMBOL + len(self.grammar.terminals)
+        kind = KINDS[int(batch.tokens[row, at]) - first] if several else self.options.query[0]
+        parents = batch.parents[row].tolist()
+        above = parents[key]
+        if kind in ("parent", "grandparent"):
+            return above if kind == "parent" else int(parents[above])
+        family = key if kind == "child" else above
+        return max(place for place in range(1, len(body)) if parents[place] == family)
 
     def document(self, random: random.Random, split: Split) -> Document:
         """One document: derive sentences until one has an admissible length and can be asked about."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mecheval.analysis import Scores, measure, score
+from mecheval.analysis import Scores, judged_on, measure, score
 from mecheval.analysis.runs import alone
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
@@ -132,8 +132,7 @@ def _probe(state: Training, task: Task) -> None:
     """Intervene on the model as it is now, on dev documents; the rows wait in the state for the end of the run."""
     began = time.monotonic()
     given = state.config.evaluate
-    clean = task.sample(given.interchange_documents, "dev", given.seed)
-    corrupted = task.corrupt(clean, given.seed)
+    clean, corrupted = judged_on(task, given.interchange_documents, "dev", given.seed)
     found = measure(state.lm, clean.to(state.device), corrupted.to(state.device)).rows("training", state.step, "dev")
     state.effects += found["effects"]
     state.verdicts += found["verdicts"]

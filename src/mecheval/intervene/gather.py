@@ -1,0 +1,281 @@
+"""Gather the evidence for a verdict: the interventions that decide, of one model, document by document.
+
+The sites come from the model, never from what someone happened to look at. All documents count in which key, value and
+query stand at different positions; a position that has two names in a document takes part in the numbers of neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mecheval.intervene.edits import Edit, Take
+from mecheval.intervene.grid import likelihood, one_by_one, read, run_cells
+from mecheval.intervene.inside import Operation, operations, replaced, values_of
+from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Rule, Shares, retrieving, route
+from mecheval.intervene.places import NOWHERE, RANDOM, has_role, named_between, positions
+from mecheval.mixers import Mixer
+from mecheval.model import LM
+from mecheval.sites import Site
+from mecheval.types import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+FEW, MOST_OPERATIONS = 64, 400
+"""Documents on which the operations inside a custom mixer are searched, and how many of them are tried."""
+NEEDED = ("key", "value", "query")
+"""Roles without which there is no evidence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Likelihoods of the answer in every document that counts, under the interventions that decide."""
+
+    cells: tuple[Cell, ...]
+    sites: dict[str, Site]
+    original: Floats  # (n,)
+    corrupted: dict[str, Floats]  # corruption -> (n,)
+    edited: Floats  # (cells, n), NaN where a document does not have the role
+    chance: Floats  # (n,)
+    index: NDArray[np.int64]  # (n,) numbers of the documents
+    given: int  # documents, those included that do not count
+    depths: Depths
+    inner: str | None  # the first site inside the retrieving layer that holds the key between key and query
+
+    def __deepcopy__(self, memo: object) -> Evidence:
+        """Itself: it never changes, and pandas copies what travels with a table at every step."""
+        return self
+
+    @property
+    def n(self) -> int:
+        """Documents that count."""
+        return len(self.original)
+
+    def parts(self) -> tuple[Floats, Floats]:
+        """What each cell restores or destroys and what the corruption loses, (cells, n) each; NaN where missing."""
+        lost = np.stack([self.original - self.corrupted[cell.corruption] for cell in self.cells])
+        before = np.stack([
+            self.original if cell.direction == "destroy" else self.corrupted[cell.corruption] for cell in self.cells
+        ])  # fmt: skip
+        sign = np.array([-1.0 if cell.direction == "destroy" else 1.0 for cell in self.cells])[:, None]
+        effect = sign * (self.edited - before)
+        return effect, np.where(np.isnan(effect), np.nan, lost)
+
+    def shares(self) -> Shares:
+        """The share of each cell over all documents that have the role."""
+        effect, lost = self.parts()
+        return dict(zip(self.cells, ratio(np.nansum(effect, 1), np.nansum(lost, 1)), strict=True))
+
+    def table(self) -> pd.DataFrame:
+        """A row for each cell, with the columns of `interchange`."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        effect, _ = self.parts()
+        for cell, edited, each in zip(self.cells, self.edited, effect, strict=True):
+            there = ~np.isnan(edited)
+            site = self.sites[cell.site]
+            original = float(self.original[there].mean()) if there.any() else float("nan")
+            corrupted = float(self.corrupted[cell.corruption][there].mean()) if there.any() else float("nan")
+            restored = float(edited[there].mean()) if there.any() else float("nan")
+            attribution = float(each[there].mean()) if there.any() else float("nan")
+            gap = original - corrupted
+            rows.append({
+                "site": str(site), "block": site.block, "part": site.part, "kind": site.kind, "role": cell.role,
+                "corruption": cell.corruption, "direction": cell.direction, "original": original,
+                "corrupted": corrupted, "restored": restored, "attribution": attribution,
+                "share": attribution / gap if gap > 0 else float("nan"), "n": int(there.sum()),
+            })  # fmt: skip
+        return pd.DataFrame(rows)
+
+
+def ratio(effect: Floats | np.float64, lost: Floats | np.float64) -> Floats:
+    """Shares; NaN where nothing was lost."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(lost > 0, np.divide(effect, lost), np.nan)
+
+
+@torch.no_grad()
+def gather(
+    model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int = 0
+) -> Evidence | None:
+    """The evidence about a model, `at_once` documents in one pass; None if they lack the roles that it is about."""
+    if not set(NEEDED) <= set(clean.roles) or not len(clean):
+        return None
+    key, value, query = (clean.roles[role] for role in NEEDED)
+    rows = ((key != value) & (key < query) & (value < query)).nonzero()[:, 0].cpu()
+    given = len(clean)
+    clean, corrupted = clean[rows.to(key.device)], corrupted[rows.to(key.device)]
+    chance = (1 / clean.facts["pairs"].clamp(min=1).double()) if clean.chance is None else clean.chance[:, 0]
+    tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
+    rule, inner = Rule(), None
+    if len(rows) and float((tried.original - tried.lost["key"]).mean()) > 0:
+        tried.boundaries()
+        path = route(tried.shares(), depths, rule)
+        if not isinstance(path, Finding) and "between" not in path:
+            layer = retrieving(path)
+            inner = tried.inside(depths.inside[layer], rule) or tried.operation_inside(layer, rule)
+    return Evidence(
+        tuple(tried.found), tried.sites, tried.original, tried.lost,
+        np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
+        chance.cpu().numpy().astype(float), clean.index.cpu().numpy(), given, depths, inner,
+    )  # fmt: skip
+
+
+class Trial:
+    """One model under interventions, which are run as the evidence asks for them."""
+
+    def __init__(
+        self, model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int
+    ) -> None:
+        self.model, self.clean, self.depths, self.budget = model, clean, depths, budget
+        self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
+        self.where = positions(clean, ["key", "question", "between", "body"])
+        self.named = {role: at for role, at in _apart(named_between(clean)).items() if (at != NOWHERE).any()}
+        others = positions(clean, ["others", RANDOM], seed)
+        self.where |= self.named | {role: at for role, at in others.items() if (at != NOWHERE).any()}
+        self.roles = [role for role in self.where if role not in (*KINDS, "body")]
+        self.batches = {"key": corrupted}
+        if (other := other_values(clean)) is not None:
+            self.batches["value"] = other
+        self.original = self._likelihood(clean)
+        self.lost = {name: self._likelihood(batch) for name, batch in self.batches.items()}
+        self.found: dict[Cell, Floats] = {}
+        self.sites: dict[str, Site] = {}
+
+    def boundaries(self) -> None:
+        """Replace every kind of positions, and every one with a name, at the input of every layer but the first."""
+        sites = self.depths.boundaries
+        self._run(sites, [*KINDS, *self.roles], "key", "restore")
+        self._run(sites, [*KINDS, *self.roles], "key", "destroy")
+        self._run(sites, KINDS, "key", "control")
+        if "value" in self.batches:
+            self._run(sites, ["question", "body"], "value", "restore")
+
+    def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
+        """The first site inside a layer that holds the key between key and query."""
+        self._run(sites, KINDS, "key", "restore")
+        share = self.shares()
+        for site in sites:
+            if share[Cell(site, "between")] >= rule.carries:
+                self._run([site], self.roles, "key", "restore")
+                self._run([site], [*KINDS, *self.roles], "key", "destroy")
+                return site
+        return None
+
+    def operation_inside(self, layer: int, rule: Rule) -> str | None:
+        """The same among all operations of a mixer from elsewhere, whose sites are not declared."""
+        lm = self.model
+        if not isinstance(lm, LM) or isinstance(lm.get_submodule(f"blocks.{layer}.mixer"), Mixer):
+            return None
+        few = slice(0, FEW)
+        clean, corrupted = self.clean[few], self.batches["key"][few]
+        enters, spoilt = (read(lm, batch, [], {}).inputs[layer] for batch in (clean, corrupted))
+        some = operations(lm, layer, enters, clean.predict_at[:, 0])[:MOST_OPERATIONS]
+        where = {"between": self.where["between"][few]}
+        values = values_of(lm, layer, enters, clean, some, where)
+        lost = np.nansum(self.original[few] - self.lost["key"][few])
+        for each in some:
+            found = replaced(lm, layer, spoilt, corrupted, each, where["between"], values[each.number]["between"])
+            if float(ratio(np.sum(found.numpy() - self.lost["key"][few]), lost)) >= rule.carries:
+                self._run_operation(layer, each)
+                return str(each.site)
+        return None
+
+    def _run_operation(self, layer: int, operation: Operation) -> None:
+        """Replace the results of one operation at every kind of positions and every name, in both directions."""
+        assert isinstance(self.model, LM)
+        self.sites[str(operation.site)] = operation.site
+        for direction in ("restore", "destroy"):
+            parts = []
+            for rows in self.slices:
+                where = {role: self.where[role][rows] for role in (*KINDS, *self.roles)}
+                base, source = self.batches["key"][rows], self.clean[rows]
+                if direction == "destroy":
+                    base, source = source, base
+                inputs = [read(self.model, batch, [], {}).inputs[layer] for batch in (base, source)]
+                values = values_of(self.model, layer, inputs[1], source, [operation], where)[operation.number]
+                found = [replaced(self.model, layer, inputs[0], base, operation, at, values[role])
+                         for role, at in where.items()]  # fmt: skip
+                there = torch.stack([has_role(at) for at in where.values()]).cpu()
+                parts.append(torch.where(there, torch.stack(found), torch.nan))
+            for role, likelihoods in zip((*KINDS, *self.roles), torch.cat(parts, dim=1), strict=True):
+                self.found[Cell(str(operation.site), role, "key", direction)] = likelihoods.numpy()
+
+    def shares(self) -> dict[Cell, float]:
+        """The shares so far; of the value, NaN where it could not be corrupted."""
+        found = {}
+        for cell, edited in self.found.items():
+            before = self.original if cell.direction == "destroy" else self.lost[cell.corruption]
+            sign = -1 if cell.direction == "destroy" else 1
+            lost = np.where(np.isnan(edited), np.nan, self.original - self.lost[cell.corruption])
+            found[cell] = float(ratio(np.nansum(sign * (edited - before)), np.nansum(lost)))
+        return found
+
+    def _run(self, sites: Sequence[str], roles: Sequence[str], corruption: str, direction: str) -> None:
+        """Likelihoods of all cells of sites and roles, kept in `found`."""
+        if not sites or not roles:
+            return
+        cells = [((site, role),) for site in sites for role in roles]
+        parts = [self._slice(rows, sites, roles, cells, corruption, direction) for rows in self.slices]
+        for ((site, role),), found in zip(cells, torch.cat(parts, dim=1), strict=True):
+            self.found[Cell(str(site), role, corruption, direction)] = found.numpy()
+            self.sites[str(site)] = site if isinstance(site, Site) else Site(None, site)
+
+    def _slice(
+        self, rows: slice, sites: Sequence[str], roles: Sequence[str], cells: Sequence[Sequence[tuple[str, str]]],
+        corruption: str, direction: str,
+    ) -> Tensor:  # fmt: skip
+        """(cells, n) likelihoods of some documents."""
+        where = {role: self.where[role][rows] for role in roles}
+        base, source = self.batches[corruption][rows], self.clean[rows]
+        if direction == "destroy":
+            base, source = source, base
+        values = read(self.model, source, sites, where).values
+        if direction == "control":  # the clean run of the next document
+            values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
+
+        def edits(site: str, role: str) -> Edit:
+            return Take(values[site][role])
+
+        if isinstance(self.model, LM):
+            return run_cells(self.model, base, edits, cells, where, self.budget)[1]
+        return one_by_one(self.model, base, edits, cells, where)[1]
+
+    def _likelihood(self, batch: Batch) -> Floats:
+        parts = [likelihood(self.model, batch[rows]).numpy() for rows in self.slices]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Names that stand at one position in a document are left out of it, both; one that mostly does yields."""
+    kept = {role: at.clone() for role, at in named.items()}
+    roles = list(named)
+    for i, role in enumerate(roles):
+        for other in roles[i + 1 :]:
+            same = (named[role] == named[other]) & (named[role] != NOWHERE)
+            kept[other][same] = NOWHERE
+            if float(same.double().mean()) <= 0.5:
+                kept[role][same] = NOWHERE
+    return kept
+
+
+def other_values(clean: Batch) -> Batch | None:
+    """The same documents, each with its value replaced by another document's answer, if it can be one that it lacks."""
+    tokens, value = clean.tokens.clone(), clean.roles["value"]
+    pool = clean.answers.unique()
+    for row, own in enumerate(clean.answers.tolist()):
+        others = pool[pool != own].roll(row)
+        if not len(others):
+            return None
+        lacking = others[~torch.isin(others, clean.tokens[row])]
+        tokens[row, value[row]] = (lacking if len(lacking) else others)[0]
+    return replace(clean, tokens=tokens)
