@@ -26,7 +26,7 @@ LIMIT_MB, LIMIT_SECONDS = 15, 3.0
 """Size of a report, and the time until a browser shows its first chart."""
 COMMANDS = {"runs": 2.0, "list studies": 3.0, "report": 15.0}
 """Commands, and the seconds that each should take for 2,000 runs on a quiet machine."""
-COPIED = ("history", "evaluations", "effects", "verdicts")
+COPIED = ("history", "scores", "effects", "verdicts")
 CHROMES = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -29,11 +29,11 @@ def store(tmp_path: Path) -> list[str]:
     task = config.build_task()
     lm = handmade("induction", task, d_model=48)
     folder = Store(tmp_path / "store").folder(config.id)
-    scores = score(lm, evaluation_set(config, task, "test")).to_dict()
+    scores = score(lm, evaluation_set(config, task, "test"))
     with folder.exclusive():
         folder.write_config(config.to_yaml())
         folder.write_files({"weights/last.safetensors": weights_file(config, "last", 60, lm.state_dict())})
-        folder.write("evaluations", [{"state": "last", "step": 60, "split": "test", **scores}])
+        folder.write("scores", scores.rows("last", 60, "test"))
         folder.set_status(status="done", task="ar", mixer="attention", step=60, steps=60, config=config.to_dict())
     return ["--store", str(tmp_path / "store")]
 

@@ -92,7 +92,7 @@ def forge(
             {"step": step, "lr": 1e-3, "loss": 1.0, "dev_loss": 1.0, "dev_likelihood": 0.5,
              "dev_accuracy": accuracy * step / 400} for step in steps
         ])  # fmt: skip
-        folder.write("evaluations", [])
+        folder.write("scores", [])
         last = [effect("last", 400, "test", each, role) for each in (*SITES, site) for role in ROLES]
         before = [effect("training", step, "dev", each, role) for step in steps for each in SITES for role in ROLES]
         folder.write("effects", last + (before if on_the_way else []))

@@ -24,12 +24,18 @@ VERDICT = {
 }  # fmt: skip
 
 
+def scores(**wide: Any) -> list[dict[str, Any]]:
+    """A row of view `evaluations` as the rows of table `scores` behind it."""
+    place = {name: wide.pop(name) for name in ("state", "step", "split", "n")}
+    return [{**place, "metric": name, "value": value} for name, value in sorted(wide.items())]
+
+
 def write_run(folder: RunFolder, status: str = "done", rows: int = 3, **columns: Any) -> RunFolder:
     """As a trainer does: the tables first, the status last."""
     with folder.exclusive():
         folder.set_status(status="running", task="ar", mixer="mamba", seed=1, config={"task": {"pairs": 8}})
         folder.write("history", [HISTORY[i % 3] | {"step": i} for i in range(rows)])
-        folder.write("evaluations", [EVALUATION, EVALUATION | {"split": "test"}])
+        folder.write("scores", [*scores(**EVALUATION), *scores(**EVALUATION | {"split": "test"})])
         folder.write("effects", [EFFECT])
         folder.write("verdicts", [VERDICT])
         folder.set_status(status=status, **columns)

@@ -14,6 +14,7 @@ from mecheval.errors import UserError
 from mecheval.store import RunFolder, Store, StoreError
 from mecheval.store.location import Mirror, is_url, local_copy, open_store
 from mecheval.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from store.examples import scores
 
 RUN, OTHER = "0123456789ab", "ba9876543210"
 
@@ -71,8 +72,7 @@ def begin(store: Path) -> RunFolder:
 def finish(folder: RunFolder) -> None:
     folder.weights.mkdir()
     (folder.weights / "last.safetensors").write_bytes(b"weights")
-    scores = {"likelihood": 0.5, "accuracy": 0.75, "loss": 1.0, "n": 4}
-    folder.write("evaluations", [{"state": "last", "step": 20, "split": "dev", **scores}])
+    folder.write("scores", scores(state="last", step=20, split="dev", likelihood=0.5, accuracy=0.75, loss=1.0, n=4))
     folder.set_status(status="done", step=20)
     for path in folder.checkpoints.iterdir():
         path.unlink()
@@ -98,7 +98,7 @@ def test_what_is_pushed_is_pulled_and_nothing_travels_twice(url: str, tmp_path: 
     assert mirror.sent == tensors_then_what_vouches
     finish(folder)
     mirror.push(RUN, tmp_path / "a")
-    assert mirror.sent[4:] == ["evaluations.parquet", "last.safetensors", "status.json"]
+    assert mirror.sent[4:] == ["scores.parquet", "last.safetensors", "status.json"]
     assert mirror.removed == ["000000010.json", "000000010.safetensors"]
     assert contents(pulled(url, tmp_path / "b")) == contents(folder)
 
@@ -175,7 +175,7 @@ def test_a_local_copy_has_everything_but_checkpoints(url: str, tmp_path: Path, m
     again = Watched(url)
     again.pull_results(local_copy(url))
     assert again.read == []
-    folder.write("evaluations", [])  # the status stays as it is, and yet the copy follows
+    folder.write("scores", [])  # the status stays as it is, and yet the copy follows
     Mirror(url).push(RUN, tmp_path / "a")
     assert len(open_store(url).evaluations()) == 0
 

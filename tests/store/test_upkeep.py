@@ -22,7 +22,7 @@ def weighed(store: Store) -> RunFolder:
         weights = dict(config.build_lm().state_dict())
         folder.write_files({"weights/last.safetensors": weights_file(config, "last", 3, weights)})
         folder.write("history", [])
-        folder.write("evaluations", [])
+        folder.write("scores", [])
         folder.set_status(status="done")
     return folder
 

@@ -18,7 +18,7 @@ def put(store: Store, point: Point, accuracy: float, likelihood: float = 0.5, st
     folder, config = store.folder(point.config.id), point.config
     with folder.exclusive():
         folder.write("history", [])
-        folder.write("evaluations", [])
+        folder.write("scores", [])
         if status == "done":
             place = {"state": "last", "step": 10, "split": "test"}
             rows = [

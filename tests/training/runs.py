@@ -31,7 +31,7 @@ def published(folder: RunFolder) -> dict[str, bytes]:
     On one machine they are the same, because every way makes the same calls on the same shapes and threads.
     """
     names = ["weights/last.safetensors", "weights/best.safetensors"]
-    names += [f"{table}.parquet" for table in ("history", "evaluations", "effects", "verdicts")]
+    names += [f"{table}.parquet" for table in ("history", "scores", "effects", "verdicts")]
     paths = {name: folder.path / name for name in names}
     return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
 

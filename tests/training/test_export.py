@@ -121,7 +121,7 @@ def test_no_file_is_opened_for_a_grammar_in_a_header(tmp_path: Path) -> None:
 def test_a_model_without_scores_is_exported_all_the_same(tmp_path: Path) -> None:
     folder = train(tiny(steps=2, every=2), tmp_path)
     with folder.exclusive():
-        folder.write("evaluations", [])
+        folder.write("scores", [])
         folder.set_status(parameters=None)
     written = export(folder, tmp_path / "out")
     assert "Its scores are not in the store." in (written / "README.md").read_text()

@@ -16,14 +16,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import mecheval as me
-from mecheval.analysis import score
+from mecheval.analysis import METRICS, score
 from mecheval.analysis.runs import alone
 from mecheval.errors import UserError
 from mecheval.mixers import MIXERS
 from mecheval.store import Store, StoreError
+from mecheval.store.upkeep import verify
 from mecheval.tasks import TASKS
 from mecheval.training import Interrupted, train
 from mecheval.training.data import evaluation_set
+from mecheval.training.export import card
 from mecheval.training.watch import Quiet
 from training.runs import Recorder, SignalAt, in_child, outcome, published, tiny
 
@@ -74,6 +76,24 @@ def test_the_same_config_gives_the_same_bytes_however_many_train_at_once(task: s
         found = [published(Store(tmp_path / store).folder(config.id)) for store in ("one", "two", "other")]
         assert found[0] == found[1] == found[2]
         assert len(found[0]) == 4
+
+
+def test_a_metric_that_is_registered_is_scored_stored_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place(logits_BV: Tensor, answers_B: Tensor) -> Tensor:
+        """The place of the answer among the tokens, from 1 for the likeliest."""
+        return 1.0 + (logits_BV > logits_BV.gather(1, answers_B[:, None])).sum(1)
+
+    monkeypatch.setitem(METRICS._classes, "place", place)
+    folder = train(tiny(steps=4, every=2), tmp_path / "store")
+    store = Store(tmp_path / "store")
+    wide, long = store.evaluations(), store.scores()
+    assert len(long) == 4 * len(wide) == 16
+    assert wide["place"].tolist() == long.query("metric == 'place'")["value"].tolist()
+    assert wide["place"].ge(1).all()
+    assert "| split | likelihood | accuracy | loss | place | answers |" in card(folder, tiny(steps=4, every=2), "last")
+    assert [found.state for found in verify(store)] == ["ok"]
 
 
 def test_history_evaluations_and_weights_fit_together(tmp_path: Path) -> None:

@@ -47,6 +47,11 @@ class Scores:
         """False for a model that has diverged."""
         return math.isfinite(self.loss)
 
+    def rows(self, state: str, step: int, split: str) -> list[dict[str, Any]]:
+        """Rows of the store's table `scores`, one for each metric."""
+        place = {"state": state, "step": step, "split": split}
+        return [{**place, "metric": name, "value": value, "n": self.n} for name, value in self.values.items()]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `read` gives the same scores again."""
         return {**self.values, "n": self.n}

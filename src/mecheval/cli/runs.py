@@ -133,7 +133,9 @@ def runs(
 
 @app.command()
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="Over runs, history, evaluations, effects, verdicts.")],
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help="Over runs, history, evaluations, scores, effects, verdicts.")
+    ],
     store: StorePath = Path(DEFAULT_STORE),
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     limit: Annotated[int, typer.Option(callback=from_to(1, 10_000), help="Most rows to show in a table.")] = 100,

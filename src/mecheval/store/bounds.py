@@ -62,7 +62,7 @@ ALONG = f"state IS NOT DISTINCT FROM '{ON_THE_WAY}'"
 """SQL: whether a row was measured while its run was trained."""
 APART = {
     "history": ("run", "step"),
-    "evaluations": ("run", "state", "split", "step"),
+    "scores": ("run", "state", "split", "step", "metric"),
     "effects": ("run", "state", "split", "site", "role"),
     "verdicts": ("run", "state", "split"),
 }
@@ -195,6 +195,10 @@ def bound_table(connection: DuckDBPyConnection, table: Table) -> list[tuple[str,
                 f"UPDATE {table.name} SET {column.name} = NULL WHERE NOT {column.name} BETWEEN ? AND ?", [low, high]
             )
     name, apart = table.name, APART[table.name]
+    for metric in table.metrics:
+        low, high = bounds_of(metric)
+        outside = "metric = ? AND NOT value BETWEEN ? AND ?"
+        connection.execute(f"UPDATE {name} SET value = NULL WHERE {outside}", [metric, low, high])
     needed = dict.fromkeys((*apart, *NEEDED.get(name, ())))
     gone = _removed(connection, table, " OR ".join(f"{column} IS NULL" for column in needed))
     lost = [(run, f"{_rows(n)} of table {name} lack one of {', '.join(needed)}") for run, n in gone.items()]

@@ -29,7 +29,7 @@ from mecheval.store.guard import (
     write_record,
     writing,
 )  # fmt: skip
-from mecheval.store.schema import LONGEST_TEXT, STATUSES, TABLES, WHOLE
+from mecheval.store.schema import LONGEST_TEXT, STATUSES, STORED, VIEWS, WHOLE
 from mecheval.store.tables import read_parquet, to_parquet
 
 PATIENCE, PAUSE = 20, 0.01
@@ -39,7 +39,7 @@ STATUS_BYTES = 4_000_000
 ENVIRONMENT = "environment.json"
 UNSEALED = ("status.json", "lock")
 """Files that the status does not vouch for. Checkpoints, which it does not either, hold their own checksums."""
-ALWAYS = ("history", "evaluations")
+ALWAYS = ("history", "scores")
 """Tables that every whole run has, also one that was made before there were checksums."""
 
 
@@ -69,8 +69,9 @@ class RunFolder:
         return self.path / "checkpoint"
 
     def table(self, name: str) -> Path:
-        """Parquet file of the table `name`."""
-        return self.path / f"{TABLES[name].name}.parquet"
+        """Parquet file of the table, or of the one behind the view, called `name`; older runs may have another one."""
+        files = [self.path / file for file in (VIEWS.get(name) or STORED[name]).files]
+        return next((file for file in files if os.path.lexists(file)), files[0])
 
     def exists(self) -> bool:
         """Whether this run has begun, which it has from its first status on."""
@@ -195,10 +196,10 @@ class RunFolder:
         self.write_files(self._as_file(table_name, rows))
 
     def read(self, table_name: str) -> list[dict[str, Any]]:
-        """The rows of one of the run's tables, once they match their checksum; none where it was not written."""
+        """The rows of a table or view of the run, once they match their checksum; none where it was not written."""
         path = self.check(self.record(), table_name)
         try:
-            return [] if path is None else read_parquet(self.id, path, TABLES[table_name])
+            return [] if path is None else read_parquet(self.id, path, table_name)
         except ValueError as error:
             self._unreadable(self.table(table_name), error)
 
@@ -220,12 +221,14 @@ class RunFolder:
 
     def check(self, record: Record, table_name: str) -> Path | None:
         """The file of a table of a whole run, once it matches its checksum; None where the run has no such table."""
-        path = self.table(table_name)
-        wanted = path.name in record.files if record.sealed else table_name in ALWAYS
-        if not wanted and not os.path.lexists(path):
-            return None
-        self._checked(record, path.name)
-        return path
+        table = VIEWS.get(table_name) or STORED[table_name]
+        wanted = [name for name in table.files if name in record.files or os.path.lexists(self.path / name)]
+        if not wanted and not record.sealed and table.name in ALWAYS:
+            wanted = [table.files[0]]
+        for name in wanted:
+            self._checked(record, name)
+            return self.path / name
+        return None
 
     def check_whole(self) -> None:
         """Raise an error unless every file of a whole run is as it was written: ask before computing from the run."""
@@ -264,9 +267,9 @@ class RunFolder:
         return found if all(isinstance(each, dict) for each in found.values()) else {"training": found}  # before 0.2
 
     def _as_file(self, table_name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
-        path = self.table(table_name)
+        path = self.path / STORED[table_name].files[0]
         with writing(path):
-            return {path.name: to_parquet(TABLES[table_name], [{**row, "run": self.id} for row in rows], path)}
+            return {path.name: to_parquet(STORED[table_name], [{**row, "run": self.id} for row in rows], path)}
 
     def _checked(self, record: Record, name: str) -> bytes:
         """The content of one of the run's files, once `record`, or a newer one, vouches for it."""

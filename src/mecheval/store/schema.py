@@ -61,6 +61,20 @@ class Table:
     name: str
     columns: tuple[Column, ...]
     order: tuple[str, ...]
+    wide: Table | None = None
+    """The same rows with a column for each metric in place of `metric` and `value`: what users query, and the file that
+    runs have which were made before the long form."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the file that a run may keep this table in, the present one first."""
+        return tuple(f"{table.name}.parquet" for table in (self, self.wide) if table)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Columns of the wide form that are rows of this one."""
+        kept = {column.name for column in self.columns}
+        return tuple(column.name for column in self.wide.columns if column.name not in kept) if self.wide else ()
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise an error that names the column of a row that lacks one or has others; `older` ones may be left out."""
@@ -171,7 +185,7 @@ HISTORY = Table(
     order=("run", "step"),
 )
 
-EVALUATIONS = Table(
+EVALUATIONS = Table(  # a view of table scores; further metrics of a store have columns here, too
     "evaluations",
     (
         *PLACE,
@@ -181,6 +195,18 @@ EVALUATIONS = Table(
         Column("n", "BIGINT", "answers: documents times queries"),
     ),
     order=("run", "step", "state", "split"),
+)
+
+SCORES = Table(
+    "scores",
+    (
+        *PLACE,
+        Column("metric", "VARCHAR", "name of the metric: likelihood, accuracy, loss, or one of a plug-in"),
+        Column("value", "DOUBLE", "mean of the metric over the answers"),
+        Column("n", "BIGINT", "answers: documents times queries"),
+    ),
+    order=("run", "step", "state", "split", "metric"),
+    wide=EVALUATIONS,
 )
 
 OLDER_BLOCK = r"try_cast(regexp_extract(site, '^blocks\.(\d{1,6})\.', 1) AS INTEGER)"
@@ -244,4 +270,9 @@ VERDICTS = Table(
     order=("run", "step", "state", "split"),
 )
 
-TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, EFFECTS, VERDICTS)}
+STORED = {table.name: table for table in (RUNS, HISTORY, SCORES, EFFECTS, VERDICTS)}
+"""Tables that runs have rows of, by name."""
+VIEWS = {EVALUATIONS.name: SCORES}
+"""Views, each with the table that it shows in another form."""
+TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, SCORES, EFFECTS, VERDICTS)}
+"""All that SQL can ask for, by name."""

@@ -17,8 +17,8 @@ from mecheval.errors import UserError
 from mecheval.store.bounds import ALONG, bound_table, bounded_row, row_problem
 from mecheval.store.folder import RunFolder
 from mecheval.store.guard import Record, StoreError, blank, refuse_links
-from mecheval.store.schema import EFFECTS, EVALUATIONS, HISTORY, LONGEST_TEXT, RUNS, TABLES, VERDICTS, WHOLE, Table
-from mecheval.store.tables import bounded_frame, connect, load_rows, load_runs, one_line, seal
+from mecheval.store.schema import EFFECTS, LONGEST_TEXT, RUNS, STORED, TABLES, VIEWS, WHOLE, Table
+from mecheval.store.tables import bounded_frame, connect, load_rows, load_runs, make_view, one_line, seal
 
 if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
     import pandas as pd
@@ -78,26 +78,30 @@ class Store:
 
     def runs(self) -> pd.DataFrame:
         """One row per run, in the order in which they began."""
-        return self._frame(RUNS)
+        return self._frame("runs")
 
     def history(self) -> pd.DataFrame:
         """Losses and learning rates along training."""
-        return self._frame(HISTORY)
+        return self._frame("history")
 
     def evaluations(self) -> pd.DataFrame:
-        """How well the states of each run answer."""
-        return self._frame(EVALUATIONS)
+        """How well the states of each run answer: a column for each metric."""
+        return self._frame("evaluations")
+
+    def scores(self) -> pd.DataFrame:
+        """The same as `evaluations` with a row for each metric."""
+        return self._frame("scores")
 
     def effects(self) -> pd.DataFrame:
         """The effects of interventions."""
-        return self._frame(EFFECTS)
+        return self._frame("effects")
 
     def verdicts(self) -> pd.DataFrame:
         """The mechanisms that interventions found."""
-        return self._frame(VERDICTS)
+        return self._frame("verdicts")
 
     def query(self, sql: str) -> pd.DataFrame:
-        """The answer to SQL (DuckDB's) over the tables runs, history, evaluations, effects and verdicts.
+        """The answer to SQL (DuckDB's) over the tables runs, history, evaluations, scores, effects and verdicts.
 
         The tables are copies in memory: SQL can neither change the store nor touch any file.
         """
@@ -113,7 +117,8 @@ class Store:
                 problem = one_line(error)
         raise UserError(f"{problem} Tables: {', '.join(TABLES)}.")
 
-    def _frame(self, table: Table) -> pd.DataFrame:
+    def _frame(self, name: str) -> pd.DataFrame:
+        table = TABLES[name]
         with self._database([table]) as connection:
             frame = connection.execute(f"FROM {table.name} ORDER BY {', '.join(table.order)}").df()
         return frame.astype(_dtypes(table))
@@ -123,8 +128,9 @@ class Store:
         """A sealed database with these tables in memory."""
         with connect() as connection:
             records = self.records()
-            for table in tables:
+            for table in dict.fromkeys(VIEWS.get(table.name, table) for table in tables):
                 self._load(connection, table, records)
+                make_view(connection, table)
             seal(connection)
             yield connection
 
@@ -187,8 +193,9 @@ class Snapshot(Store):
         read = {run: record for run, record in self._kept.items() if among is None or run in among}
         self._connection = connect()
         try:
-            for name in tables:
-                self._take(self._connection, TABLES[name], self._kept if name == RUNS.name else read)
+            for table in dict.fromkeys(VIEWS.get(name) or STORED[name] for name in tables):
+                self._take(self._connection, table, self._kept if table is RUNS else read)
+                make_view(self._connection, table)
         except duckdb.Error as error:  # a single file that cannot be read does not raise this
             raise StoreError(f"cannot read {store.path}: {one_line(error)[:300]}") from None
         seal(self._connection)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.store.schema import LONGEST_TEXT, Table
+from mecheval.store.schema import LONGEST_TEXT, STORED, VIEWS, Table
 
 if TYPE_CHECKING:  # DuckDB is slow to import; only those who read or write a table wait for it
     import pandas as pd
@@ -25,6 +25,8 @@ MOST_ROWS, MOST_BYTES = 2_000_000, 1 << 30
 """Most rows of a file that is read, and most bytes that they take in memory; usual files have some thousand rows."""
 SMALL = 1 << 14
 """Bytes of a file below which only its rows are counted: Zstandard expands it to less than `MOST_BYTES`."""
+MOST_METRICS = 100
+"""Most columns of metrics, beside those of the schema, of a wide view; the table itself holds all of them."""
 Rows = Sequence[Mapping[str, Any]]
 
 MEMORY = "2GB"
@@ -82,11 +84,40 @@ def load_files(connection: DuckDBPyConnection, table: Table, files: Sequence[Pat
         names = ", ".join([*columns, *more])
         file = f", filename = '{FROM_FILE}'" if more else ""
         read = f"read_parquet(?, union_by_name = true, hive_partitioning = false{file})"
-        every = f"FROM (FROM {table.name} UNION ALL BY NAME FROM {read})"
+        every = _long(table, f"FROM {table.name} UNION ALL BY NAME FROM {read}")
         try:
-            connection.execute(f"INSERT INTO {table.name} SELECT {names} {every}", [_names(files)])
+            connection.execute(f"INSERT INTO {table.name} SELECT {names} FROM ({every})", [_names(files)])
         except duckdb.OutOfMemoryException:
             raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
+
+
+def _long(table: Table, rows: str) -> str:
+    """SQL for these rows in the form of the table, whether their files have its own form or the wide one."""
+    if not table.wide:
+        return rows
+    names, values = ", ".join(f"'{name}'" for name in table.metrics), ", ".join(table.metrics)
+    empty = ", ".join(f"NULL::DOUBLE AS {name}" for name in table.metrics)
+    return f"""
+        SELECT * REPLACE (
+            unnest(if(metric IS NULL, [{names}], [metric])) AS metric,
+            unnest(if(metric IS NULL, [{values}], [value])) AS value
+        ) FROM ({rows} UNION ALL BY NAME SELECT {empty} WHERE false)
+    """
+
+
+def make_view(connection: DuckDBPyConnection, table: Table) -> None:
+    """Make the wide view of a table that is loaded: a column for each metric, those of the schema first."""
+    if not table.wide:
+        return
+    found = connection.execute(f"SELECT DISTINCT metric FROM {table.name} ORDER BY metric").fetchall()
+    taken = {column.name for column in table.wide.columns}  # SQL does not distinguish cases in names of columns
+    more = {name.casefold(): name for (name,) in found if name and name.casefold() not in taken}
+    columns = [column.name for column in table.wide.columns if column.name not in (*table.metrics, "n")]
+    for name in (*table.metrics, *list(more.values())[:MOST_METRICS]):
+        text, column = name.replace("'", "''"), name.replace('"', '""')
+        columns.append(f"""max(value) FILTER (metric = '{text}') AS "{column}\"""")
+    shown = f"SELECT {', '.join(columns)}, max(n) AS n FROM {table.name} GROUP BY ALL"
+    connection.execute(f"CREATE OR REPLACE VIEW {table.wide.name} AS {shown} ORDER BY {', '.join(table.wide.order)}")
 
 
 def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> dict[str, str]:
@@ -175,13 +206,16 @@ def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
         Path(part).unlink(missing_ok=True)
 
 
-def read_parquet(run: str, path: Path, table: Table) -> list[dict[str, Any]]:
-    """The rows of one of a run's Parquet files in their order; a ValueError says why it cannot be used."""
+def read_parquet(run: str, path: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table or view in a run's Parquet file; a ValueError says why the file cannot be used."""
+    table = VIEWS.get(name) or STORED[name]
     with connect() as connection:
         for problem in load_runs(connection, table, {run: path}).values():
             raise ValueError(problem)
-        rows = connection.execute(f"FROM {table.name}").fetchall()
-    return [dict(zip((column.name for column in table.columns), row, strict=True)) for row in rows]
+        make_view(connection, table)
+        rows = connection.execute(f"FROM {name}")
+        names = [column[0] for column in rows.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
 
 
 def one_line(error: Exception) -> str:

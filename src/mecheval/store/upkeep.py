@@ -11,7 +11,7 @@ from mecheval.digests import run_id
 from mecheval.files import safetensors_header
 from mecheval.store.folder import RunFolder, RunHeld
 from mecheval.store.guard import StoreError, check_tree, writing
-from mecheval.store.schema import TABLES, WHOLE
+from mecheval.store.schema import STORED, WHOLE
 from mecheval.store.store import ID, Store
 from mecheval.store.tables import connect, load_runs
 
@@ -58,7 +58,7 @@ def _contents(folder: RunFolder) -> list[str]:
     """Problems inside files that are as they were written."""
     found = []
     with connect() as connection:
-        for table in TABLES.values():
+        for table in STORED.values():
             path = folder.table(table.name)
             if path.exists():
                 found += [

@@ -11,8 +11,6 @@ from mecheval.errors import UserError
 from mecheval.files import write_atomic
 from mecheval.store import RunFolder, writing
 
-COLUMNS = ("split", "likelihood", "accuracy", "loss", "n")
-
 
 def export(folder: RunFolder, to: str | Path | None = None, state: str = "last") -> Path:
     """Write `model.safetensors`, `config.yaml` and `README.md`; the folder written. `load_lm` reads it back."""
@@ -39,9 +37,11 @@ def card(folder: RunFolder, config: RunConfig, state: str) -> str:
     """The model card: what it is, how well it does, how it was trained, how to load it."""
     found = folder.status()
     measured = [row for row in folder.read("evaluations") if row["state"] == state]
-    rows = [" | ".join(("", *(_cell(row[name]) for name in COLUMNS), "")).strip() for row in measured]
-    header = ["| split | likelihood | accuracy | loss | answers |", "|---|---|---|---|---|"]
-    scores = "\n".join([*header, *rows]) if rows else "Its scores are not in the store."
+    names = [name for name in measured[0] if name not in ("run", "state", "step")] if measured else []
+    header = [*("answers" if name == "n" else name for name in names)], ["---"] * len(names)
+    rows = ([_cell(row[name]) for name in names] for row in measured)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (*header, *rows))
+    scores = table if measured else "Its scores are not in the store."
     parameters = "an unknown number of" if found["parameters"] is None else f"{found['parameters']:,}"
     step = f", step {measured[0]['step']:,} of {config.data.steps:,}" if measured else ""
     return f"""# {config.mixer.name} on {config.task.name}

@@ -16,7 +16,7 @@ from mecheval.config import RunConfig
 from mecheval.machine import changed
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
 from mecheval.store.guard import refuse_links
-from mecheval.store.schema import WHOLE
+from mecheval.store.schema import RUNS, WHOLE
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
 from mecheval.training.data import TrainingData, evaluation_set
@@ -25,8 +25,6 @@ from mecheval.training.state import Training
 from mecheval.training.watch import Start, Watcher, Watchers
 from mecheval.types import LAST, Questions
 
-SCORED = ("likelihood", "accuracy", "loss")
-"""Metrics that have columns of their own."""
 SHOWN = ("dev_likelihood", "dev_accuracy", "test_likelihood", "test_accuracy")
 """Scores that watchers receive at the end."""
 
@@ -159,12 +157,11 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
         state.lm.load_state_dict(weights)
         for split, pieces in splits.items():
             result = score(state.lm, pieces)
-            values = {metric: result.values[metric] for metric in SCORED}
-            rows.append({"state": name, "step": step, "split": split, **values, "n": result.n})
+            rows += result.rows(name, step, split)
             scores[name, split] = result
         folder.write_files({f"weights/{name}.safetensors": weights_file(state.config, name, step, weights)})
     folder.write("history", state.history)
-    folder.write("evaluations", rows)
+    folder.write("scores", rows)
     if state.effects:
         folder.write("effects", state.effects)
         folder.write("verdicts", state.verdicts)
@@ -187,9 +184,9 @@ def _remove_checkpoints(folder: RunFolder) -> None:
 
 
 def _columns(prefix: str, scores: Scores | None) -> dict[str, float]:
-    if scores is None:
-        return {}
-    return {f"{prefix}_{name}": scores.values[name] for name in SCORED}
+    """The metrics that have a column in table `runs`."""
+    named = {} if scores is None else {f"{prefix}_{name}": value for name, value in scores.values.items()}
+    return {column.name: named[column.name] for column in RUNS.columns if column.name in named}
 
 
 @contextmanager
