@@ -26,9 +26,6 @@ from mecheval.types import Batch
 WIDTHS, LENGTHS = 64, 8
 """What a block has in memory at once for one token, generously: so many times the width, and the length (attention)."""
 
-AFTER_MIXING = ("mixer.output", "mlp.input", "mlp.output", "output")
-"""Sites of a block after which nothing moves between positions any more."""
-
 Positions = Mapping[str, Tensor]  # role -> (n,)
 Edits = Callable[[str, str], Edit]  # of a site and a role
 
@@ -133,6 +130,7 @@ def _stacked(lm: LM, base: Batch, edits: Edits, sites: Sequence[str], where: Pos
     unedited, values, inputs = read(lm, base, sites, where)
     edited = unedited.expand(len(sites), len(where), n).clone()
     jobs: dict[tuple[int, str, str], Job] = {}
+    settled = lm.settled()
     for s, asked in enumerate(sites):
         site = place(lm, asked).site
         assert site.block is not None  # all sites of an LM are inside its blocks
@@ -142,7 +140,7 @@ def _stacked(lm: LM, base: Batch, edits: Edits, sites: Sequence[str], where: Pos
         last = block == lm.n_layers - 1
         for r, (role, places) in enumerate(where.items()):
             new = edits(asked, role)(values[asked][role])
-            nothing_follows = last and inner in AFTER_MIXING and not (places == at).any()
+            nothing_follows = last and inner in settled and not (places == at).any()
             if nothing_follows or torch.equal(new, values[asked][role]):
                 continue  # exactly as without the edit
             job = Job(Site(block, inner), places.clamp(min=0), new.to(values[asked][role]), [])
