@@ -22,7 +22,7 @@ from mecheval.types import CARRIERS, is_short_convolution
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
-DOWN = ("task", "positions", "n_layers")
+DOWN = ("task", "positions", "short_conv", "n_layers")
 """Axes that, like options, have a line of panels for each combination of their values, where they vary."""
 SIDES = {1: (420, 220), 2: (260, 160)}
 SIDE = (170, 120)

@@ -50,7 +50,10 @@ class Canon(ShortConv):
 
 def add_canon(blocks: Sequence[Block], given: str) -> None:
     """Give each block the Canon convolutions of these letters that it has places for; one without any is an error."""
-    letters, there = canon_letters(given), {letter for block in blocks for letter in _places(block)}
+    letters = canon_letters(given)
+    if not letters:
+        return
+    there = {letter for block in blocks for letter in _places(block)}
     for letter in letters:
         if letter not in there:
             fitting = ", ".join(each for each in CANON if each in there)
