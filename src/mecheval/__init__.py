@@ -27,7 +27,8 @@ _ROOMS = {
     "Store": "store", "Grammar": "tasks", "Task": "tasks", "build_task": "tasks", "Batch": "types",
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
     "ablate": "intervene", "capture": "intervene", "interchange": "intervene", "patch": "intervene",
-    "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "train": "training", "evaluate": "evaluation",
+    "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "train": "training",
+    "evaluate": "evaluation",
 }  # fmt: skip
 """Imported when first used, so that listing and sampling tasks does not wait for torch, nor the help for anything."""
 

@@ -181,6 +181,10 @@ _ENTRY = re.compile(r"\s*(.+?):([^\W\d]\w*)\s*(?:,|$)")
 """file.py:Class. A comma ends an entry only after a class, so paths may hold commas and colons."""
 
 
+_IN_PATTERN = re.compile(r"[^\s+*,][^+*,]*\.py:\w+")
+"""file.py:Class in a pattern of layers, whose signs such a path cannot hold."""
+
+
 class Source(NamedTuple):
     """Where a mixer is written."""
 
@@ -252,6 +256,17 @@ def sources() -> list[Source]:
 def announce(source: Source) -> None:
     """Have this process, and those that it starts, find the mixer."""
     os.environ[VARIABLE] = ",".join(dict.fromkeys(str(each) for each in (*sources(), source)))
+
+
+def announced(pattern: str) -> str:
+    """A mixer or a pattern of layers with every file.py:Class in it announced, and replaced by its name."""
+
+    def name(found: re.Match[str]) -> str:
+        source = Source.read(found[0])
+        announce(source)
+        return source.name
+
+    return _IN_PATTERN.sub(name, pattern)
 
 
 def environment() -> dict[str, str]:

@@ -18,7 +18,8 @@ Kind = Literal["stream", "mixer", "mlp", "short_conv", "state", "inside"]
 """What an activation is to the rule behind the verdict.
 
 stream: the residual stream at the input or output of a block; mixer, mlp: what enters and leaves these; short_conv: the
-output of a short convolution inside a mixer; state: a recurrent state; inside: anything else inside a mixer.
+output of a short convolution, inside a mixer or a Canon one; state: a recurrent state; inside: anything else inside a
+mixer.
 """
 
 

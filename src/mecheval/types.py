@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from mecheval.errors import UnknownName
+from mecheval.errors import UnknownName, UserError, shown
 
 if TYPE_CHECKING:  # drawing and listing documents needs no torch, which is slow to import
     import torch
@@ -34,6 +34,9 @@ STATES = (LAST, "best")
 Positions = Literal["none", "learned", "rotary"]
 """Kinds of position embeddings."""
 
+CANON = "ABCD"
+"""Places of a Canon convolution in a block: before the mixer, at q, k and v, before the MLP, and inside the MLP."""
+
 CARRIERS = ("key", "value", "next_key", "query")
 """Roles whose shares figures and tables show: where a model can carry an association from the key to the answer."""
 
@@ -53,7 +56,9 @@ restore: put a clean activation into the corrupted run (is it sufficient?); dest
 clean run (is it necessary?); control: put the clean activation of *another* document into the corrupted run.
 """
 SHORT_CONVOLUTIONS = ("conv", "q_conv", "k_conv", "v_conv", "shift")
-"""Names of sites with the output of a short convolution."""
+"""Names of sites with the output of a short convolution inside a mixer."""
+CANON_B = ("canon_b", "canon_b_q", "canon_b_k", "canon_b_v")
+"""Sites of Canon B: one where a single map makes q, k and v, else three. Those of A, C and D are canon_a, ..."""
 
 FACTS = ("pairs", "distance", "depth", "eligible")
 """Numbers about a document that studies condition on.
@@ -61,6 +66,19 @@ FACTS = ("pairs", "distance", "depth", "eligible")
 pairs: associations in the body (AR pairs, ATR edges); distance: value position minus key position;
 depth: edges from the tree's root to the key (0 where there is no tree); eligible: queries it could have asked.
 """
+
+
+def canon_letters(given: str) -> str:
+    """The letters of a choice of Canon convolutions in their order; each may be there once, in either case."""
+    letters = "".join(letter for letter in CANON if letter in given.upper())
+    if sorted(given.upper()) != list(letters):
+        raise UserError(f"canon: give some of the letters {', '.join(CANON)}, each once (got {shown(given)}).")
+    return letters
+
+
+def is_short_convolution(part: str) -> bool:
+    """Whether a part of a block is the output of a short convolution, by its name: inside the mixer, or a Canon one."""
+    return part.startswith("canon_") or part.rpartition(".")[2] in SHORT_CONVOLUTIONS
 
 
 def check_split(split: str) -> Split:

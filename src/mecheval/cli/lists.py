@@ -44,16 +44,22 @@ def list_mixers(as_json: AsJson = False) -> None:
 @lists.command("sites", context_settings=ANY_OPTION)
 def list_sites(
     context: typer.Context,
-    mixer: Annotated[str, typer.Option(help="A mixer of `mecheval list mixers`.")] = "attention",
-    layers: Annotated[int, typer.Option(callback=from_to(1, 100), help="Number of layers of the model.")] = 2,
+    mixer: Annotated[
+        str, typer.Option(help="A mixer of `mecheval list mixers`, or a pattern: mamba+attention.")
+    ] = "attention",
+    layers: Annotated[
+        int | None, typer.Option(callback=from_to(1, 100), help="Number of layers; default: the pattern's, else 2.")
+    ] = None,
+    canon: Annotated[str, typer.Option(help="Letters of Canon convolutions: A, B, C, D.")] = "",
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """List activations that can be read or replaced; give mixer options as --set d_conv=0 or --d-conv 0."""
     with loading():
         from mecheval.cli.show.lists import describe_sites, site_table
+        from mecheval.custom import announced
 
-        described = describe_sites(mixer, layers, given_options(assignments, context.args))
+        described = describe_sites(announced(mixer), layers, given_options(assignments, context.args), canon)
     if as_json:
         print_json(described)
     else:

@@ -47,13 +47,17 @@ def _folder(path: Path) -> Path:
 StorePath = Annotated[Path, typer.Option("--store", callback=_folder, help="Folder of runs (or set MECHEVAL_STORE).")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Run id or unique prefix.")]
 State = Annotated[str, typer.Option(help="Which weights: last, or best (on dev).")]
+MIXER_HELP = (
+    "A mixer of `mecheval list mixers` (default: attention) or FILE.py:CLASS; or a mixer for each layer: "
+    "mamba+attention (or mamba,attention), 3*mamba+attention."
+)
 
 
 @app.command(context_settings=ANY_OPTION)
 def train(
     context: typer.Context,
     task: Annotated[str | None, typer.Option(help="A task of `mecheval list tasks`; default: ar.")] = None,
-    mixer: Annotated[str | None, typer.Option(help="A mixer of `mecheval list mixers`; default: attention.")] = None,
+    mixer: Annotated[str | None, typer.Option(help=MIXER_HELP)] = None,
     preset: Annotated[str | None, typer.Option(help="paper (default) or laptop.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file; options on the command line override it.")] = None,
     assignments: Set = None,
@@ -67,6 +71,7 @@ def train(
 ) -> None:
     """Train a model, or resume one. Set any option by name: --d-model 64 --lr 3e-3 --set task.pairs=8."""
     with loading():
+        from mecheval import custom
         from mecheval.cli.show.runs import run_table
         from mecheval.config import merge
         from mecheval.plain import load_yaml
@@ -76,6 +81,7 @@ def train(
         from mecheval.training.progress import progress
 
     options = given_options(assignments, context.args)
+    mixer = None if mixer is None else custom.announced(mixer)
     options |= {name: value for name, value in (("task", task), ("mixer", mixer)) if value is not None}
     resolved = merge(preset, {} if config is None else load_yaml(config), options)
     if dry_run:

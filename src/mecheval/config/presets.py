@@ -8,6 +8,7 @@ from typing import Any
 from mecheval.config.run import RunConfig, names
 from mecheval.errors import UnknownName, UserError
 from mecheval.mixers import options_of
+from mecheval.mixers.pattern import as_pattern, mixers_of, owners_of
 from mecheval.tasks import TASKS
 
 Nested = dict[str, Any]
@@ -45,6 +46,8 @@ def run_config(task: str = "ar", mixer: str = "attention", preset: str = "paper"
 
 def merge(preset: str | None, given: Mapping[str, Any], options: Mapping[str, Any]) -> RunConfig:
     """A preset, then nested data over it (as from a file), then options by name over both."""
+    given, options = ({**each, "mixer": as_pattern(each["mixer"])} if "mixer" in each else each
+                      for each in (given, options))  # fmt: skip
     given = {part: {"name": value} if part in ("task", "mixer") and isinstance(value, str) else value
              for part, value in given.items()}  # fmt: skip
     chosen: Nested = {}
@@ -67,16 +70,20 @@ def merge(preset: str | None, given: Mapping[str, Any], options: Mapping[str, An
 def place(name: str, task: str, mixer: str) -> list[str]:
     """Where an option stands: `lr` -> [optimiser, lr]; `seed` -> [seed]; `task.pairs` -> [task, pairs]."""
     part, dot, field = name.partition(".")
+    kinds = mixers_of(mixer)
+    if owners_of(name, kinds)[0]:
+        return ["mixer", name]
     if dot:
         if part not in names() or part == "seed":
-            raise UnknownName("part of a run config", part, set(names()) - {"seed"})
+            mixers = kinds if len(kinds) > 1 else []
+            raise UnknownName("part of a run config", part, {*names(), *mixers} - {"seed"})
         return [part, field]
     if name == "seed":
         return [name]
     fields: dict[str, set[str]] = {part: set(section.model_fields) for part, section in RunConfig.sections.items()}
     fields["data"] |= {"epochs"}
     fields["task"] = set(TASKS.get(task).Options.model_fields)
-    fields["mixer"] = set(declared.model_fields if (declared := options_of(mixer)) else ())
+    fields["mixer"] = {option for kind in kinds if (declared := options_of(kind)) for option in declared.model_fields}
     parts = [part for part, known in fields.items() if name in known]
     if len(parts) > 1:
         raise UserError(f"option {name!r} could be {' or '.join(f'{part}.{name}' for part in parts)}: say which.")
@@ -114,4 +121,4 @@ def _over(base: Mapping[str, Any], top: Mapping[str, Any]) -> Nested:
 
 
 def _name(given: Any) -> str:
-    return str(given.get("name", "")) if isinstance(given, Mapping) else str(given)
+    return str(as_pattern(given.get("name", "")) if isinstance(given, Mapping) else given)

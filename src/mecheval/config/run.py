@@ -3,104 +3,32 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-
+from mecheval.config.sections import MOST, Data, Evaluate, Machine, Model, Optimiser, Schedule, Section
 from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError, parse_options, shown
 from mecheval.machine import check_fits
 from mecheval.mixers import MIXERS, check_options, options_of, usual_positions
+from mecheval.mixers.pattern import (
+    as_pattern,
+    fill,
+    is_pattern,
+    mixers_of,
+    option_names,
+    pattern_name,
+    read_pattern,
+    split_options,
+)
 from mecheval.plain import dump_yaml, load_yaml
 from mecheval.tasks import TASKS, Task, build_task
-from mecheval.types import Positions
 
 if TYPE_CHECKING:  # slow to import
     from mecheval.model import LM
-
-MOST = 10**12
-"""Upper bound of counts that only grow with patience, such as steps: more than any machine will ever do."""
-
-Decay = Annotated[float, Field(ge=0, lt=1)]
-"""How much of a moment is kept at each step."""
-
-
-class Section(BaseModel):
-    """Closed, frozen, and no text for numbers. Every number has an upper bound that no honest run comes near."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Model(Section):
-    """The language model around the mixer."""
-
-    d_model: int = Field(64, ge=1, le=1 << 17, description="width")
-    n_layers: int = Field(2, ge=1, le=1000, description="blocks")
-    positions: Positions | None = Field(None, description="position embeddings; null: what the mixer is used with")
-
-
-class Optimiser(Section):
-    """AdamW."""
-
-    lr: float = Field(1e-3, gt=0, le=1e18, description="peak learning rate")
-    betas: tuple[Decay, Decay] = Field((0.9, 0.999), strict=False, description="decay of the two moments, below 1")
-    eps: float = Field(1e-8, gt=0, le=1, description="added to the root of the second moment")
-    weight_decay: float = Field(0.0, ge=0, le=1000, description="decoupled weight decay")
-    clip: float | None = Field(None, gt=0, le=MOST, description="largest norm of the gradient; null: no clipping")
-
-
-class Schedule(Section):
-    """Learning rate over the steps: up in a line, then down."""
-
-    warmup: float = Field(
-        0.1, ge=0, le=MOST, description="share of the steps (below 1), or number of steps, of the way up"
-    )
-    decay: Literal["cosine", "linear", "constant"] = Field("cosine", description="the way down, to 0; or none")
-
-
-class Data(Section):
-    """What is trained on, and for how long; `epochs` may be given for `steps`."""
-
-    documents: int | None = Field(
-        100_032, ge=1, le=10**9, description="training set, drawn once; null: fresh ones for ever"
-    )
-    batch_size: int = Field(32, ge=1, le=1 << 17, description="documents a step")
-    steps: int = Field(ge=1, le=MOST, description="steps of the optimiser")
-    shuffle: bool = Field(False, description="a new order every epoch; the paper keeps one order")
-
-
-class Evaluate(Section):
-    """What is measured while training, on dev, and at the end, on dev and test."""
-
-    documents: int = Field(320, ge=1, le=10**9, description="documents each in dev and test")
-    seed: int = Field(0, ge=0, lt=1 << 63, description="which documents; runs that differ in their own seed share them")
-    every: int = Field(500, ge=1, le=MOST, description="steps between evaluations on dev")
-    stop_at: float | None = Field(None, gt=0, le=1, description="stop once dev accuracy reaches this")
-    patience: int | None = Field(None, ge=1, le=MOST, description="stop after so many evaluations without a better one")
-    interchange_every: int | None = Field(
-        None, ge=1, le=MOST, description="steps between interventions on all sites and roles"
-    )
-    interchange_documents: int = Field(64, ge=1, le=10**6, description="dev documents for those")
-
-
-class Machine(Section):
-    """What the numbers depend on besides: the last digits differ between devices and thread counts."""
-
-    dtype: Literal["float32", "float64"] = Field("float32", description="of weights and activations")
-    device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
-    threads: int = Field(1, ge=1, le=512, description="threads of one run; many runs side by side beat many threads")
-
-    @field_validator("device")
-    @classmethod
-    def _known_device(cls, value: str) -> str:
-        if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", value):
-            raise ValueError("should be cpu, cuda, cuda:0, cuda:1, ... or mps")
-        return value
 
 
 @dataclass(frozen=True)
@@ -145,11 +73,16 @@ class RunConfig:
                 raise UserError(f"a run config needs a {name}. Choices: {', '.join(_registry(name).names())}.")
         data = {name: _mapping(name, given.get(name, {})) for name in cls.sections}
         model = parse_options(Model, "model", data["model"])
+        mixer = _named("mixer", given["mixer"])
+        if is_pattern(mixer.name):
+            layers = fill(read_pattern(mixer.name), data["model"].get("n_layers"))
+            mixer = Named(pattern_name(layers), mixer.options)
+            model = model.model_copy(update={"n_layers": len(layers)})
         task = _task(given["task"])
         return cls(
             task=task,
-            mixer=_mixer(given["mixer"], model, _longest(TASKS.get(task.name), task.name, json.dumps(task.options))),
-            model=model if model.positions else model.model_copy(update={"positions": _usual(given["mixer"])}),
+            mixer=_mixer(mixer, model, _longest(TASKS.get(task.name), task.name, json.dumps(task.options))),
+            model=model if model.positions else model.model_copy(update={"positions": _usual(mixer.name)}),
             optimiser=parse_options(Optimiser, "optimiser", data["optimiser"]),
             schedule=parse_options(Schedule, "schedule", data["schedule"]),
             data=parse_options(Data, "data", _with_steps(data["data"])),
@@ -164,8 +97,8 @@ class RunConfig:
         return cls.read(load_yaml(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain data, with nothing left out; `read` gives the same config again."""
-        read = {name: getattr(self, name).model_dump(mode="json") for name in self.sections}
+        """Nested plain data, with nothing left out that has ever been there; `read` gives the same config again."""
+        read = {name: getattr(self, name).data() for name in self.sections}
         return {"task": self.task.data(), "mixer": self.mixer.data(), **read, "seed": self.seed}
 
     def to_yaml(self) -> str:
@@ -197,7 +130,7 @@ class RunConfig:
         try:
             return LM(
                 task.vocab_size, model.d_model, model.n_layers, self.mixer.name, self.mixer.options, model.positions,
-                max_length=task.max_tokens, seed=self.seed,
+                max_length=task.max_tokens, seed=self.seed, canon=model.canon,
             )  # fmt: skip
         except RuntimeError as error:
             if "allocate memory" not in str(error):
@@ -239,9 +172,10 @@ def _mapping(name: str, given: Any) -> dict[str, Any]:
 
 
 def _named(kind: str, given: Any) -> Named:
-    """`ar`, or {name: ar, pairs: 8}."""
-    options = {"name": given} if isinstance(given, str) else _mapping(kind, given)
+    """`ar`, or {name: ar, pairs: 8}; the layers of a hybrid are a pattern, or a list."""
+    options = {"name": given} if isinstance(given, str | list) else _mapping(kind, given)
     name = options.pop("name", None)
+    name = as_pattern(name) if kind == "mixer" else name
     if not isinstance(name, str):
         raise UserError(f"{kind}.name is missing. Choices: {', '.join(_registry(kind).names())}.")
     return Named(name, options)
@@ -263,23 +197,33 @@ def _longest(task: type[Task], name: str, options: str) -> int:
     return build_task(name, **json.loads(options)).max_tokens
 
 
-def _mixer(given: Any, model: Model, longest: int) -> Named:
-    """The mixer with all of its options.
+def _mixer(named: Named, model: Model, longest: int) -> Named:
+    """The mixer with all of its options; those of a hybrid have the name of their mixer before them: mamba.d_conv."""
+    kinds = mixers_of(named.name)
+    given = split_options({kind: option_names(kind) for kind in kinds}, named.options)
+    found = {kind: _with_options(kind, given[kind], model, longest) for kind in kinds}
+    if len(kinds) == 1:
+        return Named(named.name, found[kinds[0]])
+    return Named(named.name, {f"{kind}.{name}": value for kind in kinds for name, value in found[kind].items()})
+
+
+def _with_options(name: str, given: Mapping[str, Any], model: Model, longest: int) -> dict[str, Any]:
+    """All options of one mixer.
 
     Filters made for a fixed length reach over the task's longest document unless the config says otherwise.
     """
-    named = _named("mixer", given)
-    declared = options_of(named.name)
+    declared = options_of(name)
     known = {} if declared is None else declared.model_fields
     fitting = {"l_max": max(known["l_max"].default, longest)} if "l_max" in known else {}
     if model.positions == "rotary" and "rotary" in known:
         fitting["rotary"] = True
-    return Named(named.name, check_options(named.name, {**fitting, **named.options}))
+    return check_options(name, {**fitting, **given})
 
 
-def _usual(mixer: Any) -> str:
-    """The position embeddings that a mixer is used with."""
-    return usual_positions(_named("mixer", mixer).name)
+def _usual(mixer: str) -> str:
+    """The position embeddings that a model is used with: learned if one of its mixers is."""
+    usual = {usual_positions(kind) for kind in mixers_of(mixer)}
+    return "learned" if "learned" in usual else "none"
 
 
 def _seed(given: Any) -> int:

@@ -20,7 +20,8 @@ __all__ = ["MISSING", "RAMP", "WHITE_FROM", "arranged", "heatmap", "label", "qua
 
 ROLES = ("key", "value", "next_key", "divider", "query", "bos", "random")
 """Columns from left to right; other roles follow in the order of the table."""
-BEFORE, AFTER = ("input", "mixer.input"), ("mixer.output", "mlp.input", "mlp.output", "output")
+BEFORE = ("input", "canon_a", "mixer.input")
+AFTER = ("mixer.output", "canon_c", "mlp.input", "canon_d", "mlp.output", "output")
 """Sites of a block before and after those inside its mixer."""
 COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "share", "n")
 SAID = {"share": "restored share", "restored": "restored likelihood"}

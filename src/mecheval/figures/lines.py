@@ -17,12 +17,12 @@ from mecheval.intervene.mechanism import Rule, depths_of
 from mecheval.sites import Site
 from mecheval.studies import StudyTable, best_rows
 from mecheval.studies.axes import NAMES, named, plain, say
-from mecheval.types import CARRIERS, SHORT_CONVOLUTIONS
+from mecheval.types import CARRIERS, is_short_convolution
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
-DOWN = ("task", "positions", "n_layers")
+DOWN = ("task", "positions", "short_conv", "n_layers")
 """Axes that, like options, have a line of panels for each combination of their values, where they vary."""
 SIDES = {1: (420, 220), 2: (260, 160)}
 SIDE = (170, 120)
@@ -256,8 +256,9 @@ def _sites(own: pd.DataFrame) -> list[str]:
 def _site(name: str) -> Site:
     """A site of a stored table, which may come from elsewhere, as a value."""
     block, part = split_site(name)
-    short = part.rpartition(".")[2] in SHORT_CONVOLUTIONS
-    return Site(block, part, "short_conv" if short else "stream" if part == "input" else "inside", name)
+    return Site(
+        block, part, "short_conv" if is_short_convolution(part) else "stream" if part == "input" else "inside", name
+    )
 
 
 def _lines(here: pd.DataFrame, texts: dict[str, str]) -> list[Line]:

@@ -58,8 +58,8 @@ def panels(table: StudyTable, title: str) -> vl.Chart:
 
 
 def accuracy(table: StudyTable, title: str) -> vl.Chart:
-    """Test accuracy: a heat map for each number of layers, or bars where tasks are compared."""
-    over = next((axis for axis in ("positions", "n_layers") if axis in table.axes), None)
+    """Test accuracy: a heat map for each number of layers or convolution, or bars where tasks are compared."""
+    over = next((axis for axis in ("positions", "n_layers", "short_conv") if axis in table.axes), None)
     if over is None or "task" not in table.axes or table.frame.empty:
         return _maps(table, title, ACCURACY, over, SCORE)
     tasks = [table.where(task=task) for task in table.axis("task")]  # they may differ in their widths

@@ -14,7 +14,7 @@ from mecheval.figures.mechanisms import COLUMNS, SHARES
 from mecheval.store.bounds import name_of
 from mecheval.store.store import snapshot_of
 from mecheval.studies import best_rows
-from mecheval.types import CARRIERS, LAST, SHORT_CONVOLUTIONS
+from mecheval.types import CARRIERS, LAST, is_short_convolution
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -25,10 +25,8 @@ Config = Mapping[str, Any]
 SETTING = ("task", "mixer", "model", "seed")
 """Parts of a config that runs share between which the best learning rate is chosen."""
 SPLIT = "test"
-DECIDING = "site like 'blocks.%.input' or site like 'blocks.%.mixer.%'"
+DECIDING = "site like 'blocks.%.input' or site like 'blocks.%.mixer.%' or site like 'blocks.%.canon%'"
 """SQL that holds for the sites whose shares matter here, to read no others."""
-INSIDE = tuple(f"mixer.{name}" for name in SHORT_CONVOLUTIONS)
-"""Parts of a block that are outputs of short convolutions."""
 
 
 def mechanism_rows(store: Store, task: str, among: Collection[str] | None = None) -> pd.DataFrame:
@@ -69,7 +67,7 @@ def _shares(store: Store, chosen: pd.DataFrame) -> pd.DataFrame:
     for run, layer in zip(chosen["run"], chosen["layer"], strict=True):
         own, known = cells[run], None if pd.isna(layer) else int(layer)  # the layer that retrieves
         shares = [own.get((known or 1, "input", role), math.nan) for role in CARRIERS]
-        inside = sorted({part for block, part, _ in own if block == known and part in INSIDE})
+        inside = sorted({part for block, part, _ in own if block == known and is_short_convolution(part)})
         pairs = [[own.get((known, part, role), math.nan) for role in ("value", "next_key")] for part in inside]
         most = max((pair for pair in pairs if not math.isnan(sum(pair))), key=sum, default=[math.nan, math.nan])
         found[run] = [*shares, *most]
@@ -89,10 +87,14 @@ def task_names(names: Sequence[str | None], configs: Sequence[Config]) -> list[s
 def mixer_names(names: Sequence[str | None], configs: Sequence[Config], *, all_same: bool = False) -> list[str]:
     """Each mixer with the options in which a run differs from most runs of it on that task: mamba · d_conv 2.
 
-    Position embeddings count as an option, because they change what a mixer can do. With `all_same`, an option is left
-    out only where all these runs have the same value.
+    Position embeddings and Canon convolutions count as options, because they change what a mixer can do. With
+    `all_same`, an option is left out only where all these runs have the same value.
     """
-    own = [options(each, "mixer") | {"positions": options(each, "model").get("positions")} for each in configs]
+    around = [options(each, "model") for each in configs]
+    own = [
+        options(each, "mixer") | {"positions": model.get("positions"), "canon": model.get("canon") or "none"}
+        for each, model in zip(configs, around, strict=True)
+    ]
     return _named(names, [(options(config, "task").get("name"),) for config in configs], own, all_same)
 
 

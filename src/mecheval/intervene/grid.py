@@ -31,9 +31,6 @@ from mecheval.types import Batch
 WIDTHS, LENGTHS = 64, 8
 """What a block has in memory at once for one token, generously: so many times the width, and the length (attention)."""
 
-AFTER_MIXING = ("mixer.output", "mlp.input", "mlp.output", "output")
-"""Sites of a block after which nothing moves between positions any more."""
-
 Positions = Mapping[str, Tensor]  # role -> (n,) or (n, m)
 Edits = Callable[[str, str], Edit]  # of a site and a role
 Cell = tuple[str, str]  # site, role
@@ -199,7 +196,9 @@ def run_cells(
     asked = list(dict.fromkeys(site for together in cells for site, _ in together))
     unedited, values, inputs = read(lm, base, asked, where, measure)
     edited = unedited.expand(len(cells), n).clone()
-    parts = {cell: _edited(lm, cell, edits, values, where, at) for cell in {c for some in cells for c in some}}
+    settled = lm.settled()
+    every = {cell for together in cells for cell in together}
+    parts = {cell: _edited(lm, cell, edits(*cell), values, where, at, settled) for cell in every}
     jobs: dict[tuple[object, ...], Job] = {}
     for c, together in enumerate(cells):
         active = tuple(part for cell in together if (part := parts[cell]) is not None)
@@ -220,14 +219,15 @@ def run_cells(
 
 
 def _edited(
-    lm: LM, cell: Cell, edits: Edits, values: dict[str, dict[str, Tensor]], where: Positions, at: Tensor
-) -> Edited | None:
+    lm: LM, cell: Cell, edit: Edit, values: dict[str, dict[str, Tensor]], where: Positions, at: Tensor,
+    settled: set[str],
+) -> Edited | None:  # fmt: skip
     """What an edit puts where; None if it cannot change the answer."""
     asked, role = cell
     site, places = place(lm, asked).site, where[role]
     assert site.block is not None  # all sites of an LM are inside its blocks
     old = values[asked][role]
-    new = edits(asked, role)(old)
+    new = edit(old)
     if torch.equal(new, old):
         return None
     if site.kind == "state":
@@ -236,7 +236,7 @@ def _edited(
     if inner == "output" and block + 1 < lm.n_layers:  # the same tensor, with less to compute after it
         block, inner = block + 1, "input"
     answers_there = (places == (at if places.ndim == 1 else at[:, None])).any()
-    if block == lm.n_layers - 1 and inner in AFTER_MIXING and not answers_there:
+    if block == lm.n_layers - 1 and inner in settled and not answers_there:
         return None
     return Edited(Site(block, inner), places, new.to(old))
 

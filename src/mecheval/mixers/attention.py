@@ -27,6 +27,7 @@ class Attention(Mixer):
 
     Options = AttentionOptions
     positions = AttentionOptions.positions
+    canon_b = ("Wqkv",)
 
     def __init__(self, d_model: int, layer: int, options: AttentionOptions) -> None:
         super().__init__()

@@ -25,6 +25,11 @@ class Mixer(nn.Module, ABC):
     """The block around it: transformer = LayerNorm and an MLP after it; mamba = RMSNorm, no MLP."""
     positions: ClassVar[Literal["none", "learned"]] = "none"
     """The position embeddings that a model uses unless its config names others."""
+    canon_b: ClassVar[tuple[str, ...]] = ()
+    """Names of the submodules, one `nn.Linear` or three, that make q, k and v; Canon B follows them. Empty: none do.
+
+    Without `at`, `forward` must call them as modules, on (B, L, D); a block with Canon B never gives `at`.
+    """
 
     @abstractmethod
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:

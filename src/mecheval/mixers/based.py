@@ -35,6 +35,7 @@ class TaylorAttention(Mixer):
     """Attention whose exponential is cut to its second-order Taylor polynomial, hence linear in length."""
 
     Options = BasedOptions
+    canon_b = ("proj_q", "proj_k", "proj_v")
 
     def __init__(self, d_model: int, options: BasedOptions) -> None:
         super().__init__()

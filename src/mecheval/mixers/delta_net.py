@@ -28,6 +28,7 @@ class DeltaNet(Mixer):
     """Linear attention with the delta rule."""
 
     Options = DeltaNetOptions
+    canon_b = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, d_model: int, layer: int, options: DeltaNetOptions) -> None:
         super().__init__()

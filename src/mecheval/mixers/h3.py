@@ -30,6 +30,7 @@ class H3(Mixer):
     """Two state space models and two multiplicative gates."""
 
     Options = H3Options
+    canon_b = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, d_model: int, layer: int, options: H3Options) -> None:
         super().__init__()

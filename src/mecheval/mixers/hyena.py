@@ -29,6 +29,7 @@ class Hyena(Mixer):
     """Gated implicit long convolution."""
 
     Options = HyenaOptions
+    canon_b = ("in_proj",)  # x1, x2 and v are its k, q and v
 
     def __init__(self, d_model: int, layer: int, options: HyenaOptions) -> None:
         super().__init__()

@@ -32,7 +32,10 @@ UNUSED_WIDTH = 4
 
 
 class Mamba(Mixer):
-    """Selective state space model with a short convolution and a gate."""
+    """Selective state space model with a short convolution and a gate.
+
+    Canon B has no place here: x is its only input, and its own short convolution stands where B would.
+    """
 
     Options = MambaOptions
     block = "mamba"

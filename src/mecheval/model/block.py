@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.mixers import Mixer
 from mecheval.mixers.parts import RMSNorm
+from mecheval.model.canon import Canon, Place
 from mecheval.ops.queries import take
 from mecheval.sites import Tap, taps
 
@@ -30,10 +33,14 @@ class Block(nn.Module):
 
     A mixer whose `block` is "mamba" gets RMSNorm and no second half. Any module (B, L, D) -> (B, L, D) can be the
     mixer; one that is not a `Mixer` computes all positions even when few are wanted.
+
+    Canon convolutions (`add_canon`) stand before the sites `mixer.input` and `mlp.input`, which are what the mixer and
+    the MLP get. Where few positions are wanted, the mixer with B, or the whole block with C or D, computes all.
     """
 
     def __init__(self, d_model: int, mixer: nn.Module) -> None:
         super().__init__()
+        self.d_model = d_model
         self.is_mamba = getattr(mixer, "block", "transformer") == "mamba"
         self.input = Tap("input", kind="stream")
         self.norm1: nn.Module = RMSNorm(d_model) if self.is_mamba else nn.LayerNorm(d_model)
@@ -45,6 +52,14 @@ class Block(nn.Module):
             self.norm2 = nn.LayerNorm(d_model)
             self.mlp = MLP(d_model)
         self.output = Tap("output", kind="stream")
+        self.canon = nn.ModuleDict()
+        self._taps = self._collect()
+
+    def add_canon(self, places: Iterable[Place]) -> None:
+        """Have a Canon convolution follow each of these modules."""
+        for site, module, channels in places:
+            canon = self.canon[site] = Canon(site, channels)
+            module.register_forward_hook(canon.follow)
         self._taps = self._collect()
 
     def forward(self, h: Tensor, at: Tensor | None = None) -> Tensor:
@@ -52,14 +67,14 @@ class Block(nn.Module):
 
         While someone listens to a site of this block, all positions are computed, so that sites keep their shapes.
         """
-        if at is not None and any(tap.listener is not None for tap in self._taps.values()):
+        if at is not None and (self._mixes_late or any(tap.listener is not None for tap in self._taps.values())):
             return take(self.forward(h), at)
         h = self.input(h)
         x = self.mixer_input(self.norm1(h))
         if at is None:
             mixed = self.mixer(x)
         else:
-            mixed = self.mixer(x, at) if isinstance(self.mixer, Mixer) else take(self.mixer(x), at)
+            mixed = self.mixer(x, at) if self._takes_at else take(self.mixer(x), at)
             h = take(h, at)
         h = h + self.mixer_output(mixed)
         if not self.is_mamba:
@@ -70,10 +85,36 @@ class Block(nn.Module):
         """Name -> tap, in the order in which they happen: the block's own around those inside the mixer."""
         return self._taps
 
+    def settled(self) -> set[str]:
+        """The sites of this block after which nothing moves between its positions any more."""
+        moving = {"canon_c": {"mixer.output"}, "canon_d": {"mixer.output", "canon_c", "mlp.input"}}
+        gone = [sites for canon, sites in moving.items() if canon in self._taps]
+        return {"mixer.output", "canon_c", "mlp.input", "canon_d", "mlp.output", "output"}.difference(*gone)
+
+    def state_size(self, length: int) -> int | None:
+        """Numbers that generation must carry from one token to the next; None when the mixer does not say."""
+        own = getattr(self.mixer, "state_size", None)
+        canons = [each for each in self.canon.values() if isinstance(each, Canon)]
+        return None if own is None else own(length) + sum(canon.state_size(length) for canon in canons)
+
     def _collect(self) -> dict[str, Tap]:
+        """The taps; and what Canon convolutions mean to positions that are asked for."""
         own = {tap.name: tap for tap in vars(self).values() if isinstance(tap, Tap)}
+        own |= {canon.out.name: canon.out for canon in self.canon.values() if isinstance(canon, Canon)}
+        self._mixes_late = "canon_c" in own or "canon_d" in own
+        between = [name for name in own if name.startswith("canon_b")]
+        self._takes_at = isinstance(self.mixer, Mixer) and not between
         inside = {f"mixer.{name}": tap for name, tap in taps(self.mixer)}
-        first = {name: own.pop(name) for name in ("input", "mixer.input")}
-        last = own.pop("output")
-        output = own.pop("mixer.output")
-        return {**first, **inside, "mixer.output": output, **own, "output": last}
+        order = [
+            "input",
+            "canon_a",
+            "mixer.input",
+            *between,
+            *inside,
+            "mixer.output",
+            "canon_c",
+            "mlp.input",
+            "canon_d",
+        ]
+        both = own | inside
+        return {name: both[name] for name in (*order, "mlp.output", "output") if name in both}

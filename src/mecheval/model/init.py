@@ -12,13 +12,13 @@ from mecheval.model.block import Block
 STD = 0.02
 
 
-def init_transformer(blocks: list[Block]) -> None:
+def init_transformer(blocks: list[Block], layers: int) -> None:
     """All linear maps N(0, 0.02) with zero bias; those named out_proj or fc2 N(0, 0.02/√(2 layers)).
 
     Convolutions, norms and bare parameters keep what their constructors gave them, and so does a mixer from
-    elsewhere, which knows best how it starts.
+    elsewhere, which knows best how it starts. `layers` are all layers of the model.
     """
-    residual_std = STD / math.sqrt(2 * len(blocks))
+    residual_std = STD / math.sqrt(2 * layers)
     for block in blocks:
         parts = [block.mlp, block.mixer] if isinstance(block.mixer, Mixer) else [block.mlp]
         for name, module in ((n, m) for part in parts for n, m in part.named_modules()):
@@ -29,7 +29,7 @@ def init_transformer(blocks: list[Block]) -> None:
                     nn.init.zeros_(module.bias)
 
 
-def init_mamba(blocks: list[Block]) -> None:
+def init_mamba(blocks: list[Block], layers: int) -> None:
     """Linear maps keep PyTorch's uniform default; each out_proj is divided by √layers.
 
     Their only bias, dt_proj's, keeps the softplus inverse that Mamba gave it.
@@ -38,4 +38,4 @@ def init_mamba(blocks: list[Block]) -> None:
         out_proj = getattr(block.mixer, "out_proj", None)
         if isinstance(block.mixer, Mixer) and isinstance(out_proj, nn.Linear):
             nn.init.kaiming_uniform_(out_proj.weight, a=math.sqrt(5))
-            out_proj.weight.data /= math.sqrt(len(blocks))
+            out_proj.weight.data /= math.sqrt(layers)

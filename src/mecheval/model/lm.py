@@ -1,8 +1,8 @@
-"""The language model: tied embeddings around blocks of one mixer."""
+"""The language model: tied embeddings around blocks, of one mixer or of several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, get_args
 
@@ -13,60 +13,78 @@ from torch import Tensor, nn
 from mecheval.errors import UnknownName, UserError
 from mecheval.mixers import MIXERS
 from mecheval.mixers.base import make_mixer
+from mecheval.mixers.pattern import fill, is_pattern, option_names, read_pattern, split_options
 from mecheval.model.block import Block
+from mecheval.model.canon import add_canon
 from mecheval.model.init import STD, init_mamba, init_transformer
 from mecheval.sites import Site, Tap
 from mecheval.types import Positions
+
+Factory = Callable[..., nn.Module]
+LAYERS = 2
+"""Layers of a model whose mixer is a single one, unless it says how many."""
 
 
 class LM(nn.Module):
     """Tokens (B, L) -> logits (B, L, V).
 
-    `mixer` is a name of `mecheval list mixers`, or a module class of your own, called as cls(d_model=...).
-    `positions` defaults to what the mixer is used with: learned for attention, none for the others; "rotary" is for
-    mixers with an option `rotary`. `seed` fixes the initial weights; without it they come from torch's own generator.
+    `mixer` is a name of `mecheval list mixers`, or a module class of your own, called as cls(d_model=...). A hybrid has
+    a list of these, layer by layer, or a pattern, `3*mamba+attention`, which repeats until there are `n_layers`; its
+    options are for all mixers that have them, or for one: `mamba.d_state`. `n_layers` defaults to 2, and in a hybrid to
+    the layers that are named. `positions` defaults to what the mixer is used with: learned for attention, and for
+    hybrids with it, none for the others; "rotary" is for mixers with an option `rotary`. `seed` fixes the initial
+    weights; without it they come from torch's own generator. `canon` adds short convolutions, each place a letter:
+    "AC" (see `model/canon.py`); all other weights start as without them.
     """
 
     def __init__(
         self,
         vocab_size: int,
         d_model: int,
-        n_layers: int = 2,
-        mixer: str | Callable[..., nn.Module] = "attention",
+        n_layers: int | None = None,
+        mixer: str | Factory | Sequence[str | Factory] = "attention",
         mixer_options: Mapping[str, Any] | None = None,
         positions: Positions | None = None,
         max_length: int = 1024,
         seed: int | None = None,
+        canon: str = "",
     ) -> None:
         super().__init__()
         for name, size in (("vocab_size", vocab_size), ("d_model", d_model), ("n_layers", n_layers)):
-            if size < 1:
+            if size is not None and size < 1:
                 raise UserError(f"LM: {name} must be positive (got {size}).")
         if positions is not None and positions not in get_args(Positions):
             raise UnknownName("kind of positions", positions, get_args(Positions))
-        name = mixer if isinstance(mixer, str) else getattr(mixer, "__name__", str(mixer))
-        factory = MIXERS.get(mixer) if isinstance(mixer, str) else mixer
-        options = dict(mixer_options or {})
+        layers = _layers(mixer, n_layers)
+        factories = dict(layers)
+        known = {name: option_names(name, factory) for name, factory in factories.items()}
+        options = split_options(known, mixer_options or {})
         if positions == "rotary":
-            if "rotary" not in getattr(getattr(factory, "Options", None), "model_fields", {}):
-                raise UserError(f"LM: rotary positions are for mixers with an option `rotary` (attention), not {name}.")
-            options["rotary"] = True
-        self.vocab_size, self.d_model, self.n_layers = vocab_size, d_model, n_layers
-        self.positions = positions or getattr(factory, "positions", "none")
+            turned = [name for name in known if "rotary" in known[name]]
+            if not turned:
+                said = "+".join(factories)
+                raise UserError(f"LM: rotary positions are for mixers with an option `rotary` (attention), not {said}.")
+            for name in turned:
+                options[name]["rotary"] = True
+        self.vocab_size, self.d_model, self.n_layers = vocab_size, d_model, len(layers)
+        usual = {getattr(factory, "positions", "none") for factory in factories.values()}
+        self.positions = positions or ("learned" if "learned" in usual else "none")
         with _seeded(seed):
             self.embed = nn.Embedding(vocab_size, d_model)
             self.embed_positions = nn.Embedding(max_length, d_model) if self.positions == "learned" else None
-            mixers = [make_mixer(factory, name, d_model, layer, options) for layer in range(n_layers)]
+            mixers = [make_mixer(make, name, d_model, i, options[name]) for i, (name, make) in enumerate(layers)]
             self.blocks = nn.ModuleList(Block(d_model, m) for m in mixers)
             self.norm = nn.LayerNorm(d_model)
             self._init()
+            add_canon(self._blocks(), canon)
 
     def _init(self) -> None:
         nn.init.normal_(self.embed.weight, std=STD)
         if self.embed_positions is not None:
             nn.init.normal_(self.embed_positions.weight, std=STD)
         blocks = self._blocks()
-        (init_mamba if blocks[0].is_mamba else init_transformer)(blocks)
+        init_transformer([block for block in blocks if not block.is_mamba], self.n_layers)
+        init_mamba([block for block in blocks if block.is_mamba], self.n_layers)
 
     def forward(self, tokens: Tensor, at: Tensor | None = None) -> Tensor:
         """Logits at all positions, (B, L, V); or only at positions `at`: (B,) -> (B, V), (B, K) -> (B, K, V).
@@ -114,8 +132,12 @@ class LM(nn.Module):
 
     def state_size(self, length: int) -> int | None:
         """Numbers carried from token to token by all layers; None when a mixer does not say."""
-        sizes = [getattr(block.mixer, "state_size", None) for block in self._blocks()]
-        return None if None in sizes else sum(size(length) for size in sizes if size is not None)
+        sizes = [block.state_size(length) for block in self._blocks()]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def settled(self) -> set[str]:
+        """The sites of the last block after which nothing moves between positions any more."""
+        return self._blocks()[-1].settled()
 
     @property
     def n_parameters(self) -> int:
@@ -124,6 +146,23 @@ class LM(nn.Module):
 
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
+
+
+def _layers(mixer: str | Factory | Sequence[str | Factory], n_layers: int | None) -> list[tuple[str, Factory]]:
+    """Name and factory of the mixer of each layer."""
+    if not isinstance(mixer, str | Sequence) or (isinstance(mixer, str) and not is_pattern(mixer)):
+        parts, n_layers = [mixer], n_layers or LAYERS
+    else:
+        given = [mixer] if isinstance(mixer, str) else mixer
+        parts = [part for each in given for part in (read_pattern(each) if isinstance(each, str) else [each])]
+        if not parts:
+            raise UserError("LM: mixer must name at least one layer.")
+    named = [(each, MIXERS.get(each)) if isinstance(each, str) else (_name(each), each) for each in parts]
+    return fill(named, n_layers)
+
+
+def _name(factory: Factory) -> str:
+    return str(getattr(factory, "__name__", factory))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from mecheval.report.page import columns, tidy
 from mecheval.store import Store
 from mecheval.studies import best_rows, restoring
 from mecheval.studies.axes import ordered, plain
-from mecheval.types import LAST, SHORT_CONVOLUTIONS
+from mecheval.types import CANON_B, LAST, SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -27,7 +27,7 @@ SHOWN = (
     "task_name", "mixer_name",
 )  # fmt: skip
 VERDICT = ("label", "layer", "agreement", "summary", "evidence")
-PARTS = (*BEFORE, *AFTER, *(f"mixer.{name}" for name in SHORT_CONVOLUTIONS))
+PARTS = (*BEFORE, *AFTER, *CANON_B, *(f"mixer.{name}" for name in SHORT_CONVOLUTIONS))
 """Parts of a block that maps show: its own sites, and the outputs of short convolutions."""
 SPLIT = "test"
 

@@ -1,4 +1,4 @@
-"""The paper's studies, each a file of its own: a grid of runs for each scale, what is read off, and its figure."""
+"""The paper's studies and a few more, each a file: a grid of runs for each scale, what is read off, and its figure."""
 
 from mecheval.errors import UnknownName
 from mecheval.studies import (
@@ -9,7 +9,9 @@ from mecheval.studies import (
     atr,
     atr_holdout,
     atr_mamba_conv,
+    canon,
     depth,
+    hybrids,
     one_layer,
     position,
     quickstart,
@@ -25,7 +27,7 @@ __all__ = [
 
 _MODULES = (
     ar, ar_mamba_conv, ar_based_conv, ar_mamba_inside, atr, atr_mamba_conv, position, atr_holdout, one_layer, depth,
-    sibling, quickstart,
+    sibling, quickstart, canon, hybrids,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}
 """In the order of the paper's figures, then those that are not in the paper."""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from mecheval.mixers.pattern import is_pattern
+
 MISSING = "–"
 """What stands for a value that is not there, in every table and chart."""
 MIXERS = ("mamba", "hyena", "h3", "delta_net", "based", "base_conv", "attention")
@@ -19,13 +21,19 @@ TEXTS = {
     ("kernel_size", -1): "long",
     ("positions", "none"): "without positions",
     ("positions", "learned"): "with positions",
+    ("short_conv", "none"): "no convolution",
+    ("short_conv", "own"): "its own",
+    ("short_conv", "A"): "Canon A",
+    ("short_conv", "B"): "Canon B",
     ("task", "ar"): "AR",
     ("task", "atr"): "ATR",
 }
-FIRST = {"mixer": MIXERS, "positions": ("none", "learned"), "task": ("ar", "atr")}
-"""Names in their order; other names follow in the order of the table."""
+FIRST = {
+    "mixer": MIXERS, "positions": ("none", "learned"), "task": ("ar", "atr"), "short_conv": ("none", "own", "A", "B"),
+}  # fmt: skip
+"""Names in their order; other names follow in the order of the table, and patterns of mixers after single ones."""
 
-USUAL = ("task", "mixer", "positions", "n_layers", "d_model", "lr", "seed")
+USUAL = ("task", "mixer", "positions", "short_conv", "n_layers", "d_model", "lr", "seed")
 """Axes that any study may have; others are options of a task or mixer."""
 
 
@@ -42,7 +50,9 @@ def ordered(axis: str, values: Iterable[Any]) -> list[Any]:
     there = list(dict.fromkeys(plain(value) for value in values))
     if axis in FIRST:
         first = FIRST[axis]
-        return sorted(there, key=lambda value: first.index(value) if value in first else len(first))
+        last = len(first) + 1
+        hybrid = {value: last if axis == "mixer" and is_pattern(str(value)) else last - 1 for value in there}
+        return sorted(there, key=lambda value: first.index(value) if value in first else hybrid[value])
     if not all(isinstance(value, int | float) for value in there):
         return there
     if axis == "kernel_size":

@@ -188,7 +188,10 @@ def _kind(config: Mapping[str, Any]) -> str:
 
 
 def _guess(config: RunConfig) -> float:
-    model, data, options = config.model, config.data, config.mixer.options
+    model, data = config.model, config.data
+    options = {
+        name.rpartition(".")[2]: value for name, value in config.mixer.options.items()
+    }  # of a hybrid: mamba.d_conv
     vocabulary, length = _sizes(json.dumps(config.task.data(), sort_keys=True), data.batch_size)
     parameters = model.d_model * (vocabulary + 12 * model.d_model * model.n_layers)
     step = LAYER_SECONDS * model.n_layers + 6 * parameters * data.batch_size * length / OPERATIONS

@@ -18,7 +18,7 @@ def export(folder: RunFolder, to: str | Path | None = None, state: str = "last")
     folder.check_whole()
     weights = folder.read_file(name)
     config = run_config_of(folder)
-    to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name}-{folder.id}")
+    to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name.replace('*', 'x')}-{folder.id}")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} exists and is not an empty folder; choose another with --to.")
     with writing(to):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mecheval.config.run import Schedule
+from mecheval.config.sections import Schedule
 
 
 def warmup_steps(schedule: Schedule, steps: int) -> int:

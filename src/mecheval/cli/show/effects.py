@@ -16,7 +16,7 @@ from mecheval.cli.show import records
 from mecheval.figures.heatmap import MISSING, RAMP, WHITE_FROM, arranged, label, quantity, split_site
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
-from mecheval.types import SHORT_CONVOLUTIONS
+from mecheval.types import is_short_convolution
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -25,7 +25,6 @@ ENDS = ("input", "output")
 """Sites at the ends of a block."""
 PARTS = (*ENDS, "mixer.input", "mixer.output", "mlp.input", "mlp.output")
 """Sites at the ends of a block and of its parts."""
-INSIDE = tuple(f"mixer.{name}" for name in SHORT_CONVOLUTIONS)
 WIDEST, NARROWEST = 9, 6
 """Most and fewest characters of a cell of the map, including the space after it."""
 FAINT, STRONG = 0.05, 0.5
@@ -37,7 +36,8 @@ RIGHT = "✓"
 
 def among(sites: Iterable[str], names: Sequence[str]) -> list[str]:
     """The sites with one of these names inside their layer, and the outputs of short convolutions."""
-    return [site for site in sites if split_site(site)[1] in (*names, *INSIDE)]
+    parts = {site: split_site(site)[1] for site in sites}
+    return [site for site, part in parts.items() if part in names or is_short_convolution(part)]
 
 
 def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | None) -> Text:

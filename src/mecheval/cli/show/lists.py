@@ -90,11 +90,11 @@ def mixer_table(described: Mapping[str, Any]) -> Table:
     return table
 
 
-def describe_sites(mixer: str, layers: int, options: dict[str, Any]) -> list[dict[str, Any]]:
+def describe_sites(mixer: str, layers: int | None, options: dict[str, Any], canon: str = "") -> list[dict[str, Any]]:
     """Every site of a model: its name, its axes, and whether it can only be read."""
     from mecheval.model.lm import LM
 
-    taps = LM(1, D_MODEL, layers, mixer, options).taps()
+    taps = LM(1, D_MODEL, layers, mixer, options, canon=canon).taps()
     return [{"site": name, "shape": tap.shape.split(), "readonly": tap.readonly} for name, tap in taps.items()]
 
 

@@ -23,9 +23,9 @@ from mecheval.training.progress import duration
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
-SHORT = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel"}
+SHORT = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel", "short_conv": "convolution"}
 """Heads of axes whose names are long."""
-WORDS = ("mixer", "task", "positions")
+WORDS = ("mixer", "task", "positions", "convolution")
 """Axes with values in words, which are aligned left."""
 ACCURACY, LIKELIHOOD = "test\nacc", "test\nlik"
 STYLES = {"reproduced": "green", "contradicted": "bold red", "not tested": "yellow"}

@@ -1,0 +1,19 @@
+"""Hybrids: two layers of different mixers, in either order."""
+
+from itertools import permutations
+
+from mecheval.studies.scales import AT_BLOCK_1, one_width, runs
+from mecheval.studies.study import Study
+
+KINDS = ("attention", "mamba", "delta_net")
+"""The mixers of which every ordered pair is a model."""
+PAIRS = tuple("+".join(pair) for pair in permutations(KINDS, 2))
+
+STUDY = Study(
+    name="hybrids",
+    figure="–",
+    question="Which layer stores and which retrieves when two layers have different mixers?",
+    points=lambda scale: runs("ar", scale, mixer=PAIRS, **one_width("ar", scale)),
+    readings=AT_BLOCK_1,
+    draw="panels",
+)
