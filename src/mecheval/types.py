@@ -40,6 +40,12 @@ CANON = "ABCD"
 CARRIERS = ("key", "value", "next_key", "query")
 """Roles whose shares figures and tables show: where a model can carry an association from the key to the answer."""
 
+RANDOM = "random"
+"""A control: a position of the body that is none of key, value and next_key, drawn for each document."""
+
+ALL_ROLES = ("key", "value", "next_key", "divider", "query", "bos", RANDOM)
+"""Roles of one position each, which maps show."""
+
 Corruption = Literal["key", "value", "query", "swap"]
 CORRUPTIONS: tuple[Corruption, ...] = get_args(Corruption)
 """What a corrupted document has lost.

@@ -12,7 +12,7 @@ from mecheval import figures
 from mecheval.analysis import score
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
-from mecheval.intervene import ALL_ROLES
+from mecheval.types import ALL_ROLES
 from mecheval.model.handmade import handmade
 from mecheval.store import Store
 from mecheval.training.data import evaluation_set

@@ -16,7 +16,7 @@ import pytest
 from mecheval import figures
 from mecheval.errors import UserError
 from mecheval.figures.heatmap import RAMP, ROLES, WHITE_FROM, arranged, heatmap, label
-from mecheval.intervene import ALL_ROLES
+from mecheval.types import ALL_ROLES
 
 SITES = ["blocks.0.input", "blocks.0.mixer.input", "blocks.0.mixer.conv", "blocks.0.mixer.output"]
 SITES += ["blocks.0.mlp.input", "blocks.0.mlp.output", "blocks.0.output", "blocks.2.input", "blocks.10.input"]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from intervene.models import ROUNDED, pairs, small_lm
-from mecheval.intervene import ALL_ROLES, Intervention, Take, capture, default_sites, interchange, patch
+from mecheval.types import ALL_ROLES
+from mecheval.intervene import Intervention, Take, capture, default_sites, interchange, patch
 from mecheval.intervene import effects as effects_module
 from mecheval.intervene.grid import one_by_one
 from mecheval.intervene.places import listening

@@ -11,6 +11,7 @@ from torch import nn
 
 from mecheval.intervene import Depths, Verdict, interchange, verdict
 from mecheval.intervene.effects import EVIDENCE
+from mecheval.store.bounds import ON_THE_WAY
 from mecheval.tasks import Task
 from mecheval.types import Batch
 
@@ -38,7 +39,8 @@ class Measured:
 
         place = dict(zip(PLACE, (state, step, split), strict=True))
         evidence = self.effects.attrs[EVIDENCE]
-        tables = [self.effects] if evidence is None or not evidence.cells else [self.effects, evidence.table()]
+        rows = None if state == ON_THE_WAY or evidence is None or not evidence.cells else evidence.table()
+        tables = [self.effects] if rows is None else [self.effects, rows]
         every = pd.concat(tables, ignore_index=True).drop_duplicates(CELL)
         intervals = self.verdict.shares.rename(columns={"low": "share_low", "high": "share_high"}).drop(columns="share")
         joined = every.merge(intervals, on=CELL, how="left").to_dict("records")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
     from mecheval.store import Store
+from mecheval.store.schema import AS_IN_THE_PAPER
 
 Config = Mapping[str, Any]
 SETTING = ("task", "mixer", "model", "seed")
@@ -57,7 +58,8 @@ def _shares(store: Store, chosen: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     effects = store.query(
-        f"select run, site, role, share from effects where state = '{LAST}' and split = '{SPLIT}' and ({DECIDING})"
+        f"select run, site, role, share from effects where state = '{LAST}' and split = '{SPLIT}' and ({DECIDING}) "
+        f"and {AS_IN_THE_PAPER}"
     )
     places = {site: split_site(site) for site in effects["site"].unique()}
     cells: dict[str, dict[tuple[int | None, str, str], float]] = {run: {} for run in chosen["run"]}

@@ -9,11 +9,10 @@ if TYPE_CHECKING:
     from mecheval.intervene.effects import ablate, default_sites, interchange
     from mecheval.intervene.evidence import Verdict, verdict
     from mecheval.intervene.mechanism import Depths, Rule
-    from mecheval.intervene.places import ALL_ROLES
     from mecheval.intervene.sets import Places, smallest_set
 
 __all__ = [
-    "ALL_ROLES", "Depths", "Intervention", "Mean", "Noise", "Places", "Rule", "Take", "Verdict", "Zero", "ablate",
+    "Depths", "Intervention", "Mean", "Noise", "Places", "Rule", "Take", "Verdict", "Zero", "ablate",
     "capture", "default_sites", "interchange", "patch", "smallest_set", "verdict",
 ]  # fmt: skip
 
@@ -22,7 +21,6 @@ _NAMES = {
     "effects": ("ablate", "default_sites", "interchange"),
     "evidence": ("Verdict", "verdict"),
     "mechanism": ("Depths", "Rule"),
-    "places": ("ALL_ROLES",),
     "sets": ("Places", "smallest_set"),
 }
 __getattr__ = lazily(__name__, {name: file for file, names in _NAMES.items() for name in names})

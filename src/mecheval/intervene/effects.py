@@ -14,10 +14,10 @@ from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.gather import gather
 from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, one_by_one, read, right, run_cells, run_grid
 from mecheval.intervene.mechanism import Depths, depths_of
-from mecheval.intervene.places import ALL_ROLES, STATE, Answering, Roles, place, positions
+from mecheval.intervene.places import STATE, Answering, Roles, place, positions
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import Batch, Direction
+from mecheval.types import ALL_ROLES, Batch, Direction
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,11 +19,11 @@ from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Rule, Shares, retrieving, route
-from mecheval.intervene.places import NOWHERE, RANDOM, has_role, named_between, positions
+from mecheval.intervene.places import NOWHERE, has_role, named_between, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import Batch
+from mecheval.types import RANDOM, Batch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from mecheval import rng
 from mecheval.errors import UnknownName, UserError
 from mecheval.model import LM
 from mecheval.sites import Site, Tap
-from mecheval.types import ROLES, Batch
+from mecheval.types import RANDOM, ROLES, Batch
 
 Listener = Callable[[Tensor], Tensor]
 
@@ -139,10 +139,6 @@ def _first(listener: Listener, value: Any) -> Any:
     raise UserError(f"an intervention needs a tensor, or a tuple that starts with one (got {type(value).__name__}).")
 
 
-RANDOM = "random"
-"""A control: a position of the body that is none of key, value and next_key, drawn for each document."""
-
-ALL_ROLES = ("key", "value", "next_key", "divider", "query", "bos", RANDOM)
 NOWHERE = -1
 """The position of a role that a document does not have; it takes no part in that role's numbers."""
 

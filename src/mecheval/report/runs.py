@@ -14,6 +14,7 @@ from mecheval.figures.heatmap import AFTER, BEFORE, in_depth, in_order, split_si
 from mecheval.figures.mechanism_rows import apart, mixer_names, setting_of, task_names, usual_values
 from mecheval.report.page import columns, tidy
 from mecheval.store import Store
+from mecheval.store.schema import AS_IN_THE_PAPER
 from mecheval.studies import best_rows, restoring
 from mecheval.studies.axes import ordered, plain
 from mecheval.types import CANON_B, LAST, SHORT_CONVOLUTIONS
@@ -115,7 +116,7 @@ def packed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def mean_effects(store: Store) -> pd.DataFrame:
     """Effects of the last state at the sites that maps show: on test, or else on the split that there is."""
-    effects = store.query(f"select * from effects where state = '{LAST}'")
+    effects = store.query(f"select * from effects where state = '{LAST}' and {AS_IN_THE_PAPER}")
     parts = {site: split_site(site)[1] for site in effects["site"].unique()}
     effects = effects[effects["site"].map(parts).isin(PARTS)]
     splits = dict.fromkeys((SPLIT, "dev", "train", *effects["split"].unique()))

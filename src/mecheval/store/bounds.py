@@ -63,7 +63,7 @@ ALONG = f"state IS NOT DISTINCT FROM '{ON_THE_WAY}'"
 APART = {
     "history": ("run", "step"),
     "scores": ("run", "state", "split", "step", "metric"),
-    "effects": ("run", "state", "split", "site", "role"),
+    "effects": ("run", "state", "split", "site", "role", "corruption", "direction"),
     "verdicts": ("run", "state", "split"),
 }
 """Columns that distinguish the rows of a table; what was measured along training differs in its step, too."""

@@ -218,6 +218,10 @@ OLDER_KIND = r"""CASE
     WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mixer\.(.*\.)?(conv|q_conv|k_conv|v_conv|shift)$') THEN 'short_conv'
     ELSE 'inside' END"""
 
+SHOWN_ROLES = ", ".join(f"'{role}'" for role in ALL_ROLES)
+AS_IN_THE_PAPER = f"direction = 'restore' AND corruption = 'key' AND role IN ({SHOWN_ROLES})"
+"""The rows of effects that maps and studies show; the others are evidence for the verdict."""
+
 EFFECTS = Table(
     "effects",
     (

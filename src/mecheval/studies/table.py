@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import Store
+from mecheval.store.schema import AS_IN_THE_PAPER
 from mecheval.store.store import snapshot_of
 from mecheval.studies.axes import USUAL, ordered
 from mecheval.studies.study import SCALES, Reading, Study
@@ -132,7 +133,8 @@ def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
     """
     effects = snapshot_of(store, "effects", among=set(runs)).query(
         "select run, role, share, share_low, share_high from effects "
-        f"where state = '{STATE}' and split = 'test' and site = 'blocks.1.input' and share is not null"
+        f"where state = '{STATE}' and split = 'test' and site = 'blocks.1.input' and share is not null "
+        f"and {AS_IN_THE_PAPER}"
     )
     carried = effects[effects["run"].isin(runs) & effects["role"].isin(CARRIERS)]
     return carried.sort_values("share", ascending=False, kind="stable").drop_duplicates("run").set_index("run")
@@ -147,7 +149,9 @@ def _readings(study: Study, frame: pd.DataFrame, store: Store) -> pd.DataFrame:
     if (frame["status"] == "missing").all():
         return found
     used = ", ".join(sorted({*GAP, *(reading.column for reading in study.readings)}))
-    effects = store.query(f"select run, split, site, role, {used} from effects where state = '{STATE}'")
+    effects = store.query(
+        f"select run, split, site, role, {used} from effects where state = '{STATE}' and {AS_IN_THE_PAPER}"
+    )
     effects = effects[effects["run"].isin(found.index)]
     test = effects[effects["split"] == "test"].groupby("run").first()
     for name in GAP:

@@ -15,6 +15,7 @@ from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
 from mecheval.machine import changed
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
+from mecheval.store.bounds import ON_THE_WAY
 from mecheval.store.guard import refuse_links
 from mecheval.store.schema import RUNS, WHOLE
 from mecheval.tasks import Task
@@ -131,7 +132,7 @@ def _probe(state: Training, task: Task) -> None:
     began = time.monotonic()
     given = state.config.evaluate
     clean, corrupted = judged_on(task, given.interchange_documents, "dev", given.seed)
-    found = measure(state.lm, clean.to(state.device), corrupted.to(state.device)).rows("training", state.step, "dev")
+    found = measure(state.lm, clean.to(state.device), corrupted.to(state.device)).rows(ON_THE_WAY, state.step, "dev")
     state.effects += found["effects"]
     state.verdicts += found["verdicts"]
     state.probing += time.monotonic() - began

@@ -20,7 +20,8 @@ from mecheval.cli.show.effects import (
     verdict_text,
 )  # fmt: skip
 from mecheval.errors import UnknownName, UserError
-from mecheval.intervene import ALL_ROLES, interchange, verdict
+from mecheval.types import ALL_ROLES
+from mecheval.intervene import interchange, verdict
 from mecheval.intervene.explain import Answer, Explanation, Patched, explain
 from mecheval.model import LM
 from mecheval.model.handmade import handmade
