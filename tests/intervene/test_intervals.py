@@ -171,6 +171,12 @@ def test_chance_is_rarely_taken_for_more() -> None:
     assert at_least(np.array([[0.9, 0.8, 0.95, 0.9], [0.2, 0.3, 0.2, 0.3]]), 0.25).tolist() == [True, False]
 
 
+def test_likelihoods_may_be_off_by_rounding() -> None:
+    np.testing.assert_array_equal(mean_interval(np.full(9, 1 + 1e-6)), mean_interval(np.ones(9)))
+    noisy = share_interval(np.full(9, 0.7), 0.7 + 1e-7 * np.arange(-4, 5))
+    np.testing.assert_allclose(noisy, mean_interval(np.ones(9)), atol=1e-4)
+
+
 def test_mistakes_are_one_line() -> None:
     x = np.full((2, 3), 0.5)
     with pytest.raises(UserError, match=r"mean_interval: all numbers must lie in \[0, 1\]"):

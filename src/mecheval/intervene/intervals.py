@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from mecheval.errors import UserError
 
 Floats = NDArray[np.float64]
-Runs = Floats | Sequence[Floats]
+Runs = NDArray[np.floating[Any]] | Sequence[NDArray[np.floating[Any]]]
 """Numbers of documents, (n,) or (cells, n), NaN where a document has none; or a sequence of these, one for each run."""
 Clusters = ArrayLike | Sequence[ArrayLike]
 """The document to which each number belongs, (n,); or a sequence of these, one for each run."""
@@ -42,6 +43,8 @@ LEVEL = 0.95
 """How often an interval should hold the true value."""
 RESOLUTION = 0.002
 """Documents whose standard deviation is less than this part of the possible range count as alike."""
+ROUNDING = 1e-5
+"""How far likelihoods in single precision can lie outside of [0, 1]."""
 POINTS = 160
 """Points at which a Beta distribution is integrated; quantiles are then right to three digits."""
 CARRIED = 4
@@ -56,10 +59,7 @@ def mean_interval(x: Runs, clusters: Clusters | None = None, level: float = LEVE
     Numbers (n,) give two numbers, (cells, n) give two arrays (cells,). `clusters` names the document of each number,
     where documents have several.
     """
-    runs = _runs(x)
-    if any((run < 0).any() or (run > 1).any() for run in runs):
-        raise UserError("mean_interval: all numbers must lie in [0, 1].")
-    return _shaped(_interval(_grouped(runs, [np.ones_like(run) for run in runs], clusters), level), x)
+    return _shaped(_mean(_runs(x), clusters, level, "mean_interval: all numbers must lie in [0, 1]."), x)
 
 
 def difference_interval(
@@ -67,9 +67,7 @@ def difference_interval(
 ) -> tuple[Floats, Floats]:
     """The two ends of the interval of the mean of a - b, for pairs of numbers in [0, 1]."""
     runs = [(one - other + 1) / 2 for one, other in _pairs(a, b)]
-    if any((run < 0).any() or (run > 1).any() for run in runs):
-        raise UserError("difference_interval: all differences must lie in [-1, 1].")
-    low, high = _interval(_grouped(runs, [np.ones_like(run) for run in runs], clusters), level)
+    low, high = _mean(runs, clusters, level, "difference_interval: all differences must lie in [-1, 1].")
     return _shaped((2 * low - 1, 2 * high - 1), a)
 
 
@@ -89,6 +87,12 @@ def share_interval(
 def at_least(x: Runs, chance: float, level: float = LEVEL, clusters: Clusters | None = None) -> NDArray[np.bool_]:
     """Whether the mean of numbers in [0, 1] is above chance: whether its whole interval is."""
     return np.asarray(mean_interval(x, clusters, level)[0] > chance)
+
+
+def _mean(runs: list[Floats], clusters: Clusters | None, level: float, outside: str) -> tuple[Floats, Floats]:
+    if any((np.abs(run - 0.5) > 0.5 + ROUNDING).any() for run in runs):
+        raise UserError(outside)
+    return _interval(_grouped([run.clip(0, 1) for run in runs], [np.ones_like(run) for run in runs], clusters), level)
 
 
 @dataclass(frozen=True)
