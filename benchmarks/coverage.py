@@ -24,7 +24,7 @@ REPETITIONS = 4000
 COUNTS = (16, 64, 256)
 SHARES = (0.02, 0.5, 0.98)
 FRESH = (0.05, 0.3, 0.9, 0.99)
-"""Shares at which nothing was chosen."""
+"""More shares; those from 0.9 on were looked at, too, when `intervals.CARRIED` was chosen."""
 
 
 def beta(rng: np.random.Generator, share: float, size: tuple[int, ...], nu: float) -> Floats:
