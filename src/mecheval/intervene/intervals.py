@@ -1,0 +1,280 @@
+"""Confidence intervals of means and of restored shares, for few documents and near the ends of the possible range.
+
+A trained model often restores everything, or nothing, in nearly every document. A bootstrap then repeats the same
+number, and Student's interval is too short, because the few documents that were not drawn make the difference. These
+intervals need only the mean, its standard error and the number of documents, so nothing in them is random:
+
+1. The mean lies in [0, 1], at the distance m from the nearer end. The Beta distribution with mean m and the squared
+   standard error as its variance says how far the mean could be off. Its quantile towards the nearer end is one end of
+   the interval. For answers that are right or wrong this is nearly Clopper and Pearson's end, and Korn and Graubard
+   extended it to other numbers in this way. The error is widened by t / z, where few documents carry the distance m
+   with fewer degrees of freedom (CARRIED).
+2. The other end is as far from the mean on the logit scale: a mean that can be too high by a factor can be too low by
+   it. Far from the ends of the range, these two steps give Student's interval.
+3. The other end goes no farther than Gaffke's bound, for which one more document, at the far end of the range, joins
+   the others. Documents that are all alike (RESOLUTION) do not tell how much others differ, so both ends are this
+   bound then: if all n documents are 1, the lower end is 0.025 ** (1 / n), known as the rule of three.
+
+A mean is the share of gaps of one. A share is a ratio of sums, so its error comes from the residuals, and documents
+with unequal gaps count as fewer (Kish). Sums over clusters stand for their members. With several runs, the error is
+what the runs' own shares say or what the documents say, whichever is larger, for runs are drawn, too.
+`python -m benchmarks.coverage` measures how often the intervals hold the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mecheval.errors import UserError
+
+Floats = NDArray[np.float64]
+Runs = NDArray[np.floating[Any]] | Sequence[NDArray[np.floating[Any]]]
+"""Numbers of documents, (n,) or (cells, n), NaN where a document has none; or a sequence of these, one for each run."""
+Clusters = ArrayLike | Sequence[ArrayLike]
+"""The document to which each number belongs, (n,); or a sequence of these, one for each run."""
+
+LEVEL = 0.95
+"""How often an interval should hold the true value."""
+RESOLUTION = 0.002
+"""Documents whose standard deviation is less than this part of the possible range count as alike."""
+ROUNDING = 1e-5
+"""How far likelihoods in single precision can lie outside of [0, 1]."""
+POINTS = 160
+"""Points at which a Beta distribution is integrated; quantiles are then right to three digits."""
+CARRIED = 4
+"""Degrees of freedom of the variance for each document that carries the distance from the nearer end; measured."""
+SMALLEST = 0.05
+"""Smallest parameter of a Beta distribution; below it, its outer quantiles are the ends of the range."""
+
+
+def mean_interval(x: Runs, clusters: Clusters | None = None, level: float = LEVEL) -> tuple[Floats, Floats]:
+    """The two ends of the interval of the mean of numbers in [0, 1] (likelihoods; right or wrong).
+
+    Numbers (n,) give two numbers, (cells, n) give two arrays (cells,). `clusters` names the document of each number,
+    where documents have several.
+    """
+    return _shaped(_mean(_runs(x), clusters, level, "mean_interval: all numbers must lie in [0, 1]."), x)
+
+
+def difference_interval(
+    a: Runs, b: Runs, clusters: Clusters | None = None, level: float = LEVEL
+) -> tuple[Floats, Floats]:
+    """The two ends of the interval of the mean of a - b, for pairs of numbers in [0, 1]."""
+    runs = [(one - other + 1) / 2 for one, other in _pairs(a, b)]
+    low, high = _mean(runs, clusters, level, "difference_interval: all differences must lie in [-1, 1].")
+    return _shaped((2 * low - 1, 2 * high - 1), a)
+
+
+def share_interval(
+    attribution: Runs, gap: Runs, clusters: Clusters | None = None, level: float = LEVEL
+) -> tuple[Floats, Floats]:
+    """The two ends of the interval of Σ attribution / Σ gap, the share of what was lost that is restored.
+
+    The possible range is [0, 1], and beyond it as far as single documents are. The ends are those of this range for one
+    document and where the mean gap could as well be zero; they are NaN where nothing was lost.
+    """
+    pairs = _pairs(attribution, gap)
+    grouped = _grouped([one for one, _ in pairs], [other for _, other in pairs], clusters)
+    return _shaped(_interval(grouped, level), attribution)
+
+
+def at_least(x: Runs, chance: float, level: float = LEVEL, clusters: Clusters | None = None) -> NDArray[np.bool_]:
+    """Whether the mean of numbers in [0, 1] is above chance: whether its whole interval is."""
+    return np.asarray(mean_interval(x, clusters, level)[0] > chance)
+
+
+def _mean(runs: list[Floats], clusters: Clusters | None, level: float, outside: str) -> tuple[Floats, Floats]:
+    if any((np.abs(run - 0.5) > 0.5 + ROUNDING).any() for run in runs):
+        raise UserError(outside)
+    return _interval(_grouped([run.clip(0, 1) for run in runs], [np.ones_like(run) for run in runs], clusters), level)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The independent documents (or clusters) of a run, (cells, n) each; zero where there is none."""
+
+    attribution: Floats
+    gap: Floats
+    there: NDArray[np.bool_]
+
+
+def _runs(x: Runs) -> list[Floats]:
+    """Each run as (cells, n)."""
+    several = isinstance(x, Sequence) and any(np.ndim(run) for run in x)
+    runs = [np.asarray(run, np.float64) for run in (x if several else [x])]
+    runs = [run[None] if run.ndim == 1 else run for run in runs]
+    if not runs or any(run.ndim != 2 or len(run) != len(runs[0]) for run in runs):
+        raise UserError("intervals: give numbers (documents,) or (cells, documents), with the same cells in every run.")
+    return runs
+
+
+def _pairs(a: Runs, b: Runs) -> list[tuple[Floats, Floats]]:
+    """Runs of both; one cell of one of them stands for all cells of the other."""
+    ones, others = _runs(a), _runs(b)
+    if [run.shape[1] for run in ones] != [run.shape[1] for run in others]:
+        raise UserError("intervals: both must have the same runs and documents.")
+    if len({len(ones[0]), len(others[0]), 1}) > 2:
+        raise UserError(f"intervals: {len(ones[0])} cells do not go with {len(others[0])}.")
+    return [(one + 0 * other, other + 0 * one) for one, other in zip(ones, others, strict=True)]
+
+
+def _shaped(ends: tuple[Floats, Floats], x: Runs) -> tuple[Floats, Floats]:
+    """Without the axis of cells, where the numbers had none."""
+    flat = np.ndim(x[0]) < 2 if isinstance(x, Sequence) else np.ndim(x) < 2
+    return (ends[0][0], ends[1][0]) if flat else ends
+
+
+def _grouped(attribution: list[Floats], gap: list[Floats], clusters: Clusters | None) -> list[_Run]:
+    names: list[ArrayLike | None] = [None] * len(gap)
+    if clusters is not None:
+        names = [clusters] if len(gap) == 1 and np.ndim(clusters) == 1 else list(clusters)  # type: ignore[arg-type, list-item]
+    if len(names) != len(gap):
+        raise UserError(f"intervals: {len(gap)} runs need as many arrays of clusters, not {len(names)}.")
+    return [_run(a, g, of) for a, g, of in zip(attribution, gap, names, strict=True)]
+
+
+def _run(attribution: Floats, gap: Floats, clusters: ArrayLike | None) -> _Run:
+    there = ~np.isnan(attribution + gap)
+    a, g = np.where(there, attribution, 0), np.where(there, gap, 0)
+    if clusters is None:
+        return _Run(a, g, there)
+    index = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    if index.shape != a.shape[1:]:
+        raise UserError(f"intervals: {a.shape[1]} numbers need as many clusters, not {index.size}.")
+    member = np.eye(int(index.max(initial=-1)) + 1)[index]  # (n, clusters)
+    return _Run(a @ member, g @ member, there @ member > 0)
+
+
+def _interval(runs: Sequence[_Run], level: float) -> tuple[Floats, Floats]:
+    """Both ends, (cells,) each."""
+    if not 0 < level < 1:
+        raise UserError(f"intervals: the level must lie between 0 and 1, not at {level}.")
+    n = np.stack([run.there.sum(-1) for run in runs])  # (runs, cells)
+    with np.errstate(divide="ignore", invalid="ignore"):  # cells without documents become NaN
+        gaps = np.stack([run.gap.sum(-1) for run in runs]) / n
+        gap = gaps.mean(0)
+        share = (np.stack([run.attribution.sum(-1) for run in runs]) / n).mean(0) / gap
+        squares = np.stack([np.square(run.gap).sum(-1) for run in runs])
+        documents = (np.square(gaps * n) / squares).sum(0)  # as many as equal gaps would be
+        bottom, top = _range(runs, gap, share)
+        span = top - bottom
+        nearest = np.minimum(share - bottom, top - share)
+        variance, error, widened = (x / span**2 for x in _spread(runs, n, share, gap, nearest, level))
+        low, high = _ends((share - bottom) / span, variance, error, widened, documents, level)
+        unsure = np.sqrt((squares / n - np.square(gaps)).sum(0) / n.sum(0)) * _z(level) >= gap
+        whole = (n < 2).any(0) | (unsure & np.any([(run.gap < 0).any(-1) for run in runs], axis=0))
+        low, high = np.where(whole, bottom, bottom + span * low), np.where(whole, top, bottom + span * high)
+        lost = gap > 0
+        return np.where(lost, np.fmin(low, share), np.nan), np.where(lost, np.fmax(high, share), np.nan)
+
+
+def _range(runs: Sequence[_Run], gap: Floats, share: Floats) -> tuple[Floats, Floats]:
+    """The possible range of the share: [0, 1], and beyond it twice as far as the farthest document of average gap."""
+    under = [np.max(-np.sign(run.gap) * run.attribution, -1, initial=0) for run in runs]
+    over = [np.max(np.sign(run.gap) * (run.attribution - run.gap), -1, initial=0) for run in runs]
+    return np.fmin(0 - 2 * np.max(under, 0) / gap, share), np.fmax(1 + 2 * np.max(over, 0) / gap, share)
+
+
+def _spread(
+    runs: Sequence[_Run], n: NDArray[np.int64], share: Floats, gap: Floats, nearest: Floats, level: float
+) -> tuple[Floats, Floats, Floats]:
+    """The variance of one document, the squared standard error of the share, and this times (t / z)²; (cells,) each.
+
+    What the runs say is widened in both: there are too few of them for Gaffke's bound.
+    """
+    means, variances = np.empty(n.shape), np.empty(n.shape)
+    for r, run in enumerate(runs):
+        residual = (run.attribution - share[:, None] * run.gap) / gap[:, None]
+        means[r] = residual.sum(-1) / n[r]
+        variances[r] = np.square(np.where(run.there, residual - means[r, :, None], 0)).sum(-1) / (n[r] - 1)
+    variance = variances.mean(0)
+    carriers = n.sum(0) * np.square(nearest) / variance
+    freedom = np.fmin((n - 1).sum(0), CARRIED * carriers)
+    error = (variances / n).sum(0) / len(n) ** 2
+    widened = error * _widening(freedom, level)
+    if len(n) == 1:
+        return variance, error, widened
+    between = means.var(0, ddof=1)
+    by_runs = between / len(n) * _widening(np.full_like(between, len(n) - 1), level)
+    return variance + between, np.fmax(error, by_runs), np.fmax(widened, by_runs)
+
+
+def _ends(
+    mean: Floats, variance: Floats, error: Floats, widened: Floats, documents: Floats, level: float
+) -> tuple[Floats, Floats]:
+    """Both ends for means in [0, 1]; steps 1 to 3 of the argument above."""
+    m = np.clip(np.minimum(mean, 1 - mean), 1e-12, 0.5)
+    tail = (1 - level) / 2
+    near, other = _beta_logits(m, widened, (tail, 1 - tail))
+    centre = _logit(m)
+    far = np.maximum(other, 2 * centre - near)
+    (most,) = _beta_logits(*_joined(m, error, documents), (1 - tail,))
+    (least,) = _beta_logits(*_joined(1 - m, error, documents), (1 - tail,))
+    alike = np.exp(-((variance / RESOLUTION**2) ** 2))
+    inner, outer = _logistic(near), _logistic(np.minimum(far, most))
+    inner = inner + alike * np.minimum(_logistic(-least) - inner, 0)
+    outer = outer + alike * (_logistic(most) - outer)
+    swap = mean > 0.5
+    return np.where(swap, 1 - outer, inner), np.where(swap, 1 - inner, outer)
+
+
+def _joined(m: Floats, error: Floats, documents: Floats) -> tuple[Floats, Floats]:
+    """Mean and squared error once a document with the value 1 has joined, its weight as uncertain as the others'."""
+    n = documents + 1
+    ones = documents * np.square(1 - m) / (n**2 * (n + 1))
+    return (documents * m + 1) / n, error * np.square(documents / n) + ones
+
+
+def _beta_logits(mean: Floats, variance: Floats, tails: Sequence[float]) -> list[Floats]:
+    """Quantiles, as logits, of the Beta distributions with these means and variances."""
+    size = np.clip(mean * (1 - mean) / np.maximum(variance, 1e-30) - 1, 0, 1e12)
+    return _logit_quantiles(mean * size, (1 - mean) * size, tails)
+
+
+def _logit_quantiles(a: Floats, b: Floats, tails: Sequence[float]) -> list[Floats]:
+    """Quantiles of u = logit(x), x ~ Beta(a, b), whose density exp(a u) / (1 + exp(u)) ** (a + b) is smooth."""
+    a, b = (np.maximum(np.nan_to_num(p, nan=1.0), SMALLEST)[:, None] for p in (a, b))
+    mode, width = np.log(a / b), 6 * np.sqrt(1 / a + 1 / b)
+    steps = np.sinh(np.linspace(-3, 3, POINTS)) / np.sinh(3)  # denser in the middle
+    offset = np.where(steps < 0, width + 20 / a, width + 20 / b) * steps
+    u = mode + offset
+    density = np.exp(a * offset - (a + b) * (_softplus(u) - _softplus(mode)))
+    mass = np.cumsum((density[:, 1:] + density[:, :-1]) * np.diff(u), axis=1)
+    mass = np.concatenate([np.zeros_like(a), mass / mass[:, -1:]], axis=1)
+    rows, found = np.arange(len(u)), []
+    for tail in tails:
+        i = np.clip((mass < tail).sum(1), 1, POINTS - 1)
+        before, after = mass[rows, i - 1], mass[rows, i]
+        found.append(u[rows, i - 1] + (u[rows, i] - u[rows, i - 1]) * (tail - before) / (after - before))
+    return found
+
+
+def _widening(freedom: Floats, level: float) -> Floats:
+    """(t / z)²: how much a variance that is estimated with these degrees of freedom counts."""
+    whole = np.floor(np.fmax(freedom, 1).astype(np.float64))  # few different ones
+    known, index = np.unique(whole, return_inverse=True)
+    (logits,) = _logit_quantiles(np.full_like(known, 0.5), known / 2, (level,))  # t² / (f + t²) ~ Beta(1/2, f/2)
+    widening: Floats = (known * np.exp(logits) / _z(level) ** 2)[index]
+    return widening
+
+
+def _z(level: float) -> float:
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def _logit(p: Floats) -> Floats:
+    return np.asarray(np.log(p) - np.log1p(-p))
+
+
+def _softplus(u: Floats) -> Floats:
+    return np.asarray(np.maximum(u, 0) + np.log(1 + np.exp(-np.abs(u))))
+
+
+def _logistic(u: Floats) -> Floats:
+    return np.asarray(np.exp(-_softplus(-u)))
