@@ -12,10 +12,10 @@ from mecheval import figures
 from mecheval.analysis import score
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
-from mecheval.types import ALL_ROLES
 from mecheval.model.handmade import handmade
 from mecheval.store import Store
 from mecheval.training.data import evaluation_set
+from mecheval.types import ALL_ROLES
 from training.runs import tiny
 
 DOCUMENTS = 16

@@ -150,7 +150,7 @@ def test_a_clear_case_has_narrow_intervals_that_hold_the_truth() -> None:
     assert (found.label, found.layer, found.agreement, found.n) == ("induction", 1, 1.0, 200)
     row = found.shares.set_index(["site", "role", "direction"]).loc[("blocks.1.input", "value", "restore")]
     assert row["low"] < 0.8 < row["high"]
-    assert row["high"] - row["low"] < 0.01
+    assert row["high"] - row["low"] < 0.02
     assert "value 0.80" in str(found)
     assert str(found).startswith("induction: layer 0 stores the key at the value, layer 1 retrieves")
 

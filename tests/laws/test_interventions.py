@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from intervene.models import ROUNDED, pairs, small_lm
-from mecheval.types import ALL_ROLES
 from mecheval.intervene import Intervention, Take, capture, default_sites, interchange, patch
 from mecheval.intervene import effects as effects_module
 from mecheval.intervene.grid import one_by_one
 from mecheval.intervene.places import listening
 from mecheval.mixers import MIXERS
+from mecheval.types import ALL_ROLES
 
 BOTH = pytest.mark.parametrize("layers", [1, 3])
 EVERY = pytest.mark.parametrize("mixer", MIXERS.names())

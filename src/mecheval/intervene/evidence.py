@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from mecheval.errors import UserError
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence, ratio
+from mecheval.intervene.intervals import difference_interval, mean_interval, share_interval
 from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Label, Rule, Shares, judge, words
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-INTERVAL = (0.025, 0.975)
 WORTH_SAYING = 0.05
 """Shares below this are not mentioned one by one."""
 
@@ -87,7 +87,7 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     def find(row: Floats) -> Finding:
         return _find(dict(zip(shared, _shares(row, len(shared)), strict=True)), row, depths, rule, inner)
 
-    measured = Measured(shared, point, drawn, runs)
+    measured = Measured(shared, point, runs)
     if n < rule.documents:
         reason = f"{n} documents count, and a verdict needs {rule.documents}"
         return measured.verdict(Finding("undetermined", reason=reason), None, rule)
@@ -152,17 +152,25 @@ def _resampled(runs: Sequence[_Sums], resamples: int, random: np.random.Generato
 class Measured:
     """Point estimates with their intervals, in words."""
 
-    def __init__(self, cells: Sequence[Cell], point: Floats, drawn: Floats, runs: Sequence[Evidence]) -> None:
+    def __init__(self, cells: Sequence[Cell], point: Floats, runs: Sequence[Evidence]) -> None:
         self.cells, self.point, self.runs = list(cells), point, runs
         count = len(self.cells)
         self.value = np.append(_shares(point, count), point[2 * count :])
-        many = np.concatenate([ratio(drawn[:, :count], drawn[:, count : 2 * count]), drawn[:, 2 * count :]], axis=1)
-        ends: Floats = np.nanquantile(many, INTERVAL, axis=0) if len(runs[0].original) else np.stack([self.value] * 2)
-        self.low, self.high = ends
-        gap = drawn[:, -2] - drawn[:, -1]
-        above = drawn[:, -2] - drawn[:, -3]
-        self.gap = (float(point[-2] - point[-1]), *np.quantile(gap, INTERVAL))
-        self.above = (float(point[-2] - point[-3]), *np.quantile(above, INTERVAL))
+        original = [run.original for run in runs]
+        corrupted = [run.corrupted["key"] for run in runs]
+        self.low, self.high = np.full((2, count + 3), np.nan)
+        self.gap = self.above = (float("nan"),) * 3
+        if all(run.n for run in runs):
+            if count:
+                parts = [run.parts() for run in runs]
+                order = [[run.cells.index(cell) for cell in self.cells] for run in runs]
+                effect, lost = ([part[i][rows] for part, rows in zip(parts, order, strict=True)] for i in (0, 1))
+                self.low[:count], self.high[:count] = share_interval(effect, lost)
+            for i, each in ((-2, original), (-1, corrupted)):
+                self.low[i], self.high[i] = mean_interval(each)
+            self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(original, corrupted)))
+            chance = [run.chance for run in runs]
+            self.above = (float(point[-2] - point[-3]), *map(float, difference_interval(original, chance)))
         self.shares = dict(zip(self.cells, self.value[:count], strict=True))
 
     def said(self, i: int) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from mecheval.types import ALL_ROLES
+
 WHOLE_NUMBERS = {"INTEGER": 32, "BIGINT": 64}
 """DuckDB's types of whole numbers, with their bits."""
 

@@ -20,13 +20,12 @@ from mecheval.cli.show.effects import (
     verdict_text,
 )  # fmt: skip
 from mecheval.errors import UnknownName, UserError
-from mecheval.types import ALL_ROLES
 from mecheval.intervene import interchange, verdict
 from mecheval.intervene.explain import Answer, Explanation, Patched, explain
 from mecheval.model import LM
 from mecheval.model.handmade import handmade
 from mecheval.tasks import Task
-from mecheval.types import Batch
+from mecheval.types import ALL_ROLES, Batch
 
 NAN = math.nan
 
