@@ -109,6 +109,8 @@ def restored_after_value(case: Case, site: str) -> list[float]:
 def test_every_model_is_sure_with_the_key_and_only_with_it(name: str, options: dict[str, Any]) -> None:
     for case in cases(name, ((2, 64), (4, 16), (8, 64), (16, 64)), **options):
         recalls(case)
+    [noisy] = cases(name, SIZES[1:2], noise=0.02, **options)
+    recalls(noisy)
 
 
 def test_the_pointer_says_where_and_not_what() -> None:

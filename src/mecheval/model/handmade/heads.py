@@ -20,8 +20,8 @@ SINK = 12.0
 """Score by which a query looks at BOS, where there is no value: far above no match, far below a match."""
 SMALL = 0.03
 """Length of a code before silu, which is almost linear there: silu(z) ≈ z/2."""
-SHUT = 30.0
-"""Logit at which a gate is closed, of either sign: sigmoid(-30) is 1e-13."""
+SHUT = 6.0
+"""How far below 0 the logit of a shut gate is: sigmoid(-6) is 0.0025. More would shut no better and amplify noise."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -74,17 +74,19 @@ def attend(
     else:
         q, k, v, bias = part.q_proj.weight, part.k_proj.weight, part.v_proj.weight, part.q_proj.bias
     scale = part.d_head**0.5  # undoes attention's 1/√E
+    # Maps of q, k and v are of one size, because they can be one tensor, and noise is relative to the whole of it.
+    size = (SHARPNESS * scale) ** 0.5
     if sink is not None:
-        bias[:width] = sink * SINK * scale
-        k[:width, slots["position"]].fill_diagonal_(1)
+        bias[:width] = sink * SINK * scale / size
+        k[:width, slots["position"]].fill_diagonal_(size)
     for i, match in enumerate(where, start=1):
         rows = slice(i * width, (i + 1) * width)
-        q[rows, slots[match.query]] = as_map(match.turn, width) * SHARPNESS * scale
-        k[rows, slots[match.key]].fill_diagonal_(1)
+        q[rows, slots[match.query]] = as_map(match.turn, width) * size
+        k[rows, slots[match.key]].fill_diagonal_(size)
     for i, copy in enumerate(what):
         rows = slice(i * width, (i + 1) * width)
-        v[rows, slots[copy.source]].fill_diagonal_(1)
-        part.out_proj.weight[slots[copy.to], rows] = as_map(copy.turn, width)
+        v[rows, slots[copy.source]].fill_diagonal_(size)
+        part.out_proj.weight[slots[copy.to], rows] = as_map(copy.turn, width) / size
 
 
 def as_map(turn: Tensor | float, width: int) -> Tensor:

@@ -38,7 +38,7 @@ RECIPES = {
     ),
     "conv_direct": Recipe(
         "one layer joins key and value by short convolution, `offset` tokens after the value, and retrieves directly",
-        "delta_net", 1, "key value", builds.conv_direct, offset=(0, 3),
+        "delta_net", 1, "key value frame", builds.conv_direct, offset=(0, 3),
     ),
     "guesser": Recipe(
         "says any of the document's values, evenly, whatever the query is", "attention", 1, BASIC, builds.guesser
@@ -86,11 +86,11 @@ RECIPES = {
     ),
     "token_shift": Recipe(
         "one layer joins key and value by a shift that no module does, and retrieves directly",
-        TokenShift, 1, "key value", builds.shifted,
+        TokenShift, 1, "key value frame", builds.shifted,
     ),
     "foo": Recipe(
         "one layer joins key and value by a convolution with a meaningless name, and retrieves directly",
-        Foo, 1, "key value", builds.shifted,
+        Foo, 1, "key value frame", builds.shifted,
     ),
 }  # fmt: skip
 NAMES = {name: recipe.about for name, recipe in RECIPES.items()}

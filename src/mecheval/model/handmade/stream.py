@@ -7,10 +7,10 @@ The stream is cut into slots of equal width; a symbol's code is a random vector 
 | key | the code of the token, if it is a key | the embedding |
 | value | the code of the token, if it is a value; at a query, of the answer, short | the embedding; the mechanism |
 | position | the code of the position, where there is attention | the position table |
-| frame | the code of EOS, where something is stored at the divider | the embedding |
+| frame | the code of EOS, where the divider matters; of BOS, too, where there are no positions | the embedding |
 | all others | copies of these codes from other tokens, e.g. `previous`: the key one token earlier | the mechanism |
 
-Three things make the maths plain:
+No token's stream is empty, because a norm would turn noise there into a whole code. Three things make the maths plain:
 
 - Codes have mean 0, so a LayerNorm only divides; its weight is set so that it makes the stream's length 1. A stream
   with n codes of length 1 holds each with length 1/√n after the norm, and an output map with a factor √n undoes that.
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from mecheval.errors import UserError
 from mecheval.model.lm import LM
 from mecheval.tasks.ar import AR
-from mecheval.types import EOS, FIRST_SYMBOL
+from mecheval.types import BOS, EOS, FIRST_SYMBOL
 
 ANSWER = 0.1
 """Length of the answer that a mechanism writes: short, so that it hardly changes what the next norm divides by."""
@@ -105,7 +105,8 @@ def embedding_only(
     if lm.embed_positions is not None:
         lm.embed_positions.weight[:, slots["position"]] = codes(task.max_tokens, width, generator)
     if "frame" in slots:
-        lm.embed.weight[EOS, slots["frame"]] = codes(1, width, generator)[0]
+        marked = [EOS] if "position" in slots else [BOS, EOS]
+        lm.embed.weight[marked, slots["frame"]] = codes(len(marked), width, generator)
     return lm
 
 
