@@ -210,7 +210,7 @@ def test_building_leaves_the_random_state_alone() -> None:
 
 def test_mistakes_are_explained() -> None:
     task = recall(4, 16)
-    with pytest.raises(UnknownName, match=r"'inducton'. Did you mean 'induction'\? Choices: conv_direct, guesser"):
+    with pytest.raises(UnknownName, match=r"'inducton'. Did you mean 'induction'\? Choices: conv_attention, c"):
         handmade("inducton", task)
     for wrong in (recall(4, 16, query="value"), build_task("atr")):
         with pytest.raises(UserError, match="must be associative recall"):
@@ -218,5 +218,5 @@ def test_mistakes_are_explained() -> None:
     for layer in (0, (1, 0), (0, 0), (0, 2), (-1, 0)):
         with pytest.raises(UserError, match="induction works in 2 of n_layers=2 layers; layer must name 2, ascending"):
             handmade("induction", task, layer=layer)
-    with pytest.raises(UserError, match="d_model=7 is too small"):
+    with pytest.raises(UserError, match="d_model=7 is too small for 4 codes; use at least 8"):
         handmade("guesser", task, d_model=7)
