@@ -80,7 +80,7 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
 def test_the_rule(layers: int, given: dict[str, float], finding: Finding) -> None:
     depths = lm_depths(layers, convolution=True)
     inner = "blocks.0.mixer.conv" if any(name.startswith("ri") for name in given) else None
-    assert judge(shares(depths, inner, **given), depths, Rule(), inner) == finding
+    assert judge(shares(depths, inner, **given), depths, Rule(), inner) == finding  # type: ignore[arg-type]
 
 
 def test_how_several_stores_share_the_work_is_said() -> None:
@@ -172,7 +172,7 @@ def test_learnt_means_better_than_guessing() -> None:
 def test_few_documents_have_no_verdict() -> None:
     few = verdict(effects(INDUCTION, n=15))
     assert (few.label, few.agreement) == ("undetermined", None)
-    assert "15 documents count, and a verdict needs 16" in str(few)
+    assert "there are 15 documents that count, and a verdict needs 16" in str(few)
     assert verdict(effects(INDUCTION, n=16)).label == "induction"
 
 

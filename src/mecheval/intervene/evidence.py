@@ -88,8 +88,9 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
         return _find(dict(zip(shared, _shares(row, len(shared)), strict=True)), row, depths, rule, inner)
 
     measured = Measured(shared, point, runs)
-    if n < rule.documents:
-        reason = f"{n} documents count, and a verdict needs {rule.documents}"
+    if min(run.given for run in runs) < rule.documents or n < rule.documents // 2:
+        counted = min(run.given for run in runs) if n >= rule.documents // 2 else n
+        reason = f"there are {counted} documents that count, and a verdict needs {rule.documents}"
         return measured.verdict(Finding("undetermined", reason=reason), None, rule)
     not_learnt = measured.not_learnt(rule)
     found = not_learnt or find(point)
@@ -207,7 +208,11 @@ class Measured:
         return Verdict(found, agreement, shares, tuple(self._sentences(found, n, given)), float(self.value[-3]), n)
 
     def _sentences(self, found: Finding, n: int, given: int) -> list[str]:
-        used = f"{n} documents" if n == given else f"{n} of {given} documents (in the others roles coincide)"
+        used = (
+            f"{n} documents"
+            if n == given
+            else f"{n} of {given} documents (in the others, roles coincide or stand close to the query)"
+        )
         lines = [
             f"The answer has likelihood {self.said(-2)}, and {self.said(-1)} with the key corrupted; guessing without "
             f"recall has {self.value[-3]:.2f}; {used}."

@@ -1,7 +1,8 @@
 """Gather the evidence for a verdict: the interventions that decide, of one model, document by document.
 
 The sites come from the model, never from what someone happened to look at. All documents count in which key, value and
-query stand at different positions; a position that has two names in a document takes part in the numbers of neither.
+query stand at different positions, the query beyond the reach of a short convolution (else what lies between cannot be
+told from the query). A position that has two names in a document takes part in the numbers of neither.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Rule, Shares, retrieving, route
-from mecheval.intervene.places import NOWHERE, has_role, named_between, positions
+from mecheval.intervene.places import NEAR, NOWHERE, has_role, named_between, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.sites import Site
@@ -111,7 +112,9 @@ def gather(
     if not set(NEEDED) <= set(clean.roles) or not len(clean):
         return None
     key, value, query = (clean.roles[role] for role in NEEDED)
-    rows = ((key != value) & (key < query) & (value < query)).nonzero()[:, 0].cpu()
+    apart = (key != value) & (key < query) & (value < query)
+    far = apart & (torch.maximum(key, value) + NEAR < query)  # where a short convolution does not reach the query
+    rows = (far if far.sum() >= max(Rule().documents // 2, int(apart.sum()) // 4) else apart).nonzero()[:, 0].cpu()
     given = len(clean)
     clean, corrupted = clean[rows.to(key.device)], corrupted[rows.to(key.device)]
     chance = (1 / clean.facts["pairs"].clamp(min=1).double()) if clean.chance is None else clean.chance[:, 0]

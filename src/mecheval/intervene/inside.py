@@ -47,7 +47,7 @@ class _Watch(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if self.path and isinstance(result, Tensor) and result.is_floating_point() and result.ndim > 1:
             self.count += 1
-            name = getattr(func, "__name__", "operation")
+            name = {"__getitem__": "slice"}.get(name := getattr(func, "__name__", "operation"), name)
             where = ".".join(part for part in self.path[1:] if part)
             result = self.seen(self.count, f"{where}:{name}" if where else name, result)
         return result

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from mecheval.errors import UserError
 from mecheval.sites import Site
+from mecheval.types import RANDOM
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -63,7 +64,8 @@ class Rule:
     trace: float = 0.2  # share from which a place takes part in carrying it
     enough: float = 0.8  # share from which a place alone is sufficient
     agreement: float = 0.95  # share of resamples that must give the same finding
-    documents: int = 16  # fewer documents than this have no verdict
+    alone: float = 0.9  # part of what all positions between key and query restore that one of them does by itself
+    documents: int = 16  # fewer documents than this have no verdict, nor do fewer than half as many that count
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,14 @@ class Finding:
             "conv_association": f"association by short convolution: layer {self.layer} joins key and value"
             f"{f' at {stored}' if self.places else ' with its short convolution'}, then retrieves",
             "pointer": f"pointer: layer {self.found_by} finds the pair, layer {self.layer} fetches its value",
-            "redundant": "redundant: more than one route gives the answer, and each is enough",
-            "joint": "jointly necessary: the association is held at several places, and all of them are needed",
-            "mixed": "mixed: more than one place carries the association",
+            "redundant": "redundant: more than one place holds the association, and each is enough",
+            "joint": "jointly necessary: more than one place holds the association, and all are needed",
+            "mixed": "mixed: more than one place carries a part of the association",
             "not_learnt": "not learnt",
             "undetermined": "undetermined",
         }[self.label]
-        return f"{text}: {self.reason}" if self.reason else text
+        joined = ", " if self.label in ("redundant", "joint", "mixed") else ": "
+        return f"{text}{joined}{self.reason}" if self.reason else text
 
 
 def _stored(places: Sequence[str], how: str) -> str:
@@ -112,7 +115,13 @@ def _stored(places: Sequence[str], how: str) -> str:
 def words(role: str | None) -> str:
     """A role for people."""
     known = {"next_key": "position after the value", "others": "other positions between key and query"}
+    base, _, steps = str(role).partition("+")
+    if steps in ORDINALS:
+        return f"{ORDINALS[steps]} position after the {base}"
     return known.get(str(role), str(role))
+
+
+ORDINALS = {"1": "first", "2": "second", "3": "third"}
 
 
 @dataclass(frozen=True)
@@ -177,7 +186,7 @@ def route(share: Shares, depths: Depths, rule: Rule) -> Finding | list[str]:
         if kind == "undetermined":
             return Finding("undetermined", reason=f"at the input of layer {layer} no kind of positions holds the key")
         if kind not in KINDS:
-            return Finding(kind)  # type: ignore[arg-type]
+            return Finding(kind, reason=f"at the input of layer {layer}")  # type: ignore[arg-type]
         path.append(kind)
     if path != sorted(path, key=KINDS.index):
         return Finding("undetermined", reason="the key seems to move back from layer to layer")
@@ -219,9 +228,9 @@ def stores(share: Shares, site: str, rule: Rule) -> tuple[tuple[str, ...], Liter
     whole = share[Cell(site, "between")]
     alone = {cell.role: value / whole for cell, value in share.items()
              if cell.site == site and (cell.corruption, cell.direction) == ("key", "restore")
-             and cell.role not in KINDS and value == value}  # fmt: skip
+             and cell.role not in (*KINDS, RANDOM) and value == value}  # fmt: skip
     ranked = sorted(alone, key=lambda role: -alone[role])
-    enough = [role for role in ranked if alone[role] >= rule.enough]
+    enough = [role for role in ranked if alone[role] >= rule.alone]
     if enough:
         return tuple(enough), "either" if len(enough) > 1 else ""
     part = [role for role in ranked if alone[role] >= rule.trace / 2]
@@ -229,5 +238,5 @@ def stores(share: Shares, site: str, rule: Rule) -> tuple[tuple[str, ...], Liter
         return tuple(part), "split"
     needed = {cell.role: value for cell, value in share.items()
               if cell.site == site and (cell.corruption, cell.direction) == ("key", "destroy")
-              and cell.role not in KINDS and value >= rule.carries}  # fmt: skip
+              and cell.role not in (*KINDS, RANDOM) and value >= rule.carries}  # fmt: skip
     return tuple(sorted(needed, key=lambda role: -needed[role])), "joint"
