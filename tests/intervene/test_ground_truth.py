@@ -1,53 +1,95 @@
-"""Models whose mechanism is known because it was built by hand: the verdict must name it."""
+"""Models whose mechanism is known because it was built by hand: the verdict must name it, and its sentences be true."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import mecheval as me
-from mecheval.intervene.mechanism import Finding, depths_of
+from mecheval.errors import UserError
+from mecheval.intervene import Verdict
+from mecheval.intervene.mechanism import Finding
 from mecheval.model.handmade import handmade
 from mecheval.types import CARRIERS
 
 INDUCTION = Finding("induction", layer=1, stored_by=0, stored_at="value")
 CASES: list[tuple[str, dict[str, Any], Finding]] = [
     ("induction", {}, INDUCTION),
-    ("conv_direct", {"layer": 0}, Finding("conv_association", layer=0)),
-    ("conv_direct", {"layer": 1}, Finding("conv_association", layer=1)),
-    ("guesser", {}, Finding("not_learnt")),
-    ("mixture", {}, Finding("mixed")),
-    ("conv_direct", {"layer": 0, "n_layers": 1}, Finding("conv_association", layer=0)),
     ("induction", {"layer": (0, 1), "n_layers": 3}, INDUCTION),
     ("induction", {"layer": (1, 2), "n_layers": 3}, Finding("induction", 2, 1, "value")),
-    ("induction", {"layer": (0, 2), "n_layers": 3}, Finding("induction", 2, 0, "value")),
-    ("conv_direct", {"layer": 1, "n_layers": 3}, Finding("conv_association", layer=1)),
-    ("conv_direct", {"layer": 2, "n_layers": 3}, Finding("conv_association", layer=2)),
-]
+    ("induction", {"layer": (0, 2), "n_layers": 3}, Finding("induction", 2, 0, "value")),  # idle in the middle
+    *[("conv_direct", {"layer": i, "n_layers": n}, Finding("conv_association", i)) for n in (1, 3) for i in range(n)],
+    *[("conv_direct", {"offset": i}, Finding("conv_association", 0)) for i in range(4)],
+    ("pointer", {}, Finding("pointer", 1, found_by=0)),
+    ("pointer", {"layer": (0, 2), "n_layers": 3}, Finding("pointer", 2, found_by=0)),
+    ("redundant", {}, Finding("redundant")),
+    ("joint", {}, Finding("joint")),
+    ("mixture", {}, Finding("mixed")),
+    ("two_stores", {}, INDUCTION),
+    ("divider_store", {}, Finding("induction", 1, 0, "divider")),
+    ("split_store", {}, INDUCTION),
+    ("split_store", {"share": 0.8}, INDUCTION),
+    ("conv_attention", {}, Finding("induction", 1, 0, "value+2")),
+    ("conv_attention", {"offset": 1}, Finding("induction", 1, 0, "next_key")),
+    ("token_shift", {}, Finding("conv_association", 0)),
+    ("token_shift", {"layer": 1}, Finding("conv_association", 1)),
+    ("foo", {}, Finding("conv_association", 0)),
+    ("guesser", {}, Finding("not_learnt")),
+    ("present_guesser", {}, Finding("not_learnt")),
+    ("stored_guesser", {}, Finding("not_learnt")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pairs", "keys"), [(2, 8), (4, 16), (16, 64)])
+def judged(name: str, pairs: int, keys: int, n: int, seed: int, sites: list[str], **options: Any) -> Verdict:
+    task = me.build_task("ar", pairs=pairs, keys=keys, values=keys)
+    lm = handmade(name, task, seed=seed, **options)
+    clean = task.sample(n, "test", seed=seed)
+    return me.verdict(me.interchange(lm, clean, task.corrupt(clean, seed=seed), sites), resamples=200)
+
+
+@pytest.mark.parametrize(("pairs", "keys", "n"), [(4, 16, 16), (8, 20, 40)])
 @pytest.mark.parametrize(("name", "options", "finding"), CASES)
 def test_the_verdict_names_what_was_built(
-    name: str, options: dict[str, Any], finding: Finding, pairs: int, keys: int
+    name: str, options: dict[str, Any], finding: Finding, pairs: int, keys: int, n: int
 ) -> None:
-    task = me.build_task("ar", pairs=pairs, keys=keys, values=keys)
-    for seed in (0, 1, 2):
-        lm = handmade(name, task, seed=seed, **options)
-        clean = task.sample(16, "test", seed=seed)
-        corrupted = task.corrupt(clean, seed=seed)
-        effects = me.interchange(lm, clean, corrupted, depths_of(lm.sites()).sites, CARRIERS)
-        found = me.verdict(effects, resamples=200)
-        assert found.finding == finding, found
-        assert found.agreement is not None
-        assert found.agreement >= 0.95
+    found = judged(name, pairs, keys, n, seed=pairs, sites=[], **options)
+    assert found.finding == finding, found
+    assert found.agreement is not None
+    assert found.agreement >= 0.95
+    assert (found.shares["high"] > found.shares["low"]).all()
 
 
-def test_without_its_convolution_sites_direct_retrieval_is_all_one_can_say() -> None:
+@pytest.mark.parametrize("sites", [[], ["blocks.0.mixer.output"], ["blocks.1.input"], ["blocks.2.mlp.output"]])
+def test_the_sites_that_one_looks_at_do_not_change_the_verdict(sites: list[str]) -> None:
+    found = judged("induction", 4, 16, 24, 0, sites, layer=(0, 2), n_layers=3)
+    assert found.finding == Finding("induction", 2, 0, "value")
+    direct = judged("conv_direct", 4, 16, 24, 0, sites, layer=1, n_layers=3)
+    assert direct.finding == Finding("conv_association", 1)
+
+
+def test_where_a_split_store_lies_is_said() -> None:
+    found = judged("split_store", 4, 16, 40, 0, [])
+    assert found.finding.places == ("value", "divider")
+    assert "at the value or at the divider" in str(found)
+    both = judged("two_stores", 4, 16, 40, 0, [])
+    assert set(both.finding.places) == {"value", "next_key"}
+    assert "redundant: either is enough" in str(both)
+    shifted = judged("conv_direct", 4, 16, 40, 0, [], offset=2)
+    assert "joins key and value at the second position after the value" in str(shifted)
+
+
+def test_what_a_guesser_says_is_no_recall() -> None:
+    found = judged("stored_guesser", 4, 16, 40, 0, [])
+    assert "a likelihood of 0.25 is not above the 0.25 of guessing without recall" in str(found)
+
+
+def test_some_rows_alone_are_no_evidence() -> None:
     task = me.build_task("ar", pairs=4, keys=16, values=16)
     clean = task.sample(16, "test")
     effects = me.interchange(
         handmade("conv_direct", task, layer=1), clean, task.corrupt(clean), ["blocks.1.input"], CARRIERS
     )
-    assert me.verdict(effects).finding == Finding("direct_retrieval", layer=1)
+    with pytest.raises(UserError, match="without the evidence that decides"):
+        me.verdict(pd.DataFrame(effects.to_dict("records")))
