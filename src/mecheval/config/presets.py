@@ -41,7 +41,7 @@ def run_config(
 ) -> RunConfig:
     """A config: a preset, then options over it, each by its own name: `lr=3e-3, pairs=8, d_conv=0`.
 
-    `mixer` may be a pattern of layers, `mamba+attention`, or a list. A name that stands in two parts, as `documents`, is
+    `mixer` may be a pattern of layers, `mamba+attention`, or a list. A name that stands in two parts (`documents`) is
     given with its part: `**{"evaluate.documents": 64}`.
     """
     return merge(preset, {"task": {"name": task}, "mixer": {"name": as_pattern(mixer)}}, options)
