@@ -74,3 +74,18 @@ def test_saved_and_loaded_weights_give_the_same_logits(variant: str) -> None:
         weight.data.zero_()
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(TOKENS), second(TOKENS))  # the very same calls
+
+
+@EVERY
+def test_every_canon_convolution_matters(variant: str) -> None:
+    """A mixer that names maps for Canon B must call them as modules, or their convolutions would do nothing."""
+    lm = model(variant)
+    found = {name: weight for name, weight in lm.named_parameters() if ".canon." in name}
+    assert bool(found) == variant.endswith(CANON)
+    with torch.no_grad():
+        before = lm(TOKENS)
+        for name, weight in found.items():
+            kept = weight.clone()
+            weight.zero_()
+            assert (lm(TOKENS) - before).abs().max() > 1e-3, name
+            weight.copy_(kept)

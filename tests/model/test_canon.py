@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mecheval.errors import UserError
 from mecheval.model.canon import Canon
 from mecheval.model.lm import LM
+from mecheval.ops.queries import take
 from ops.agreement import assert_close
 
 TOKENS = torch.randint(3, 40, (3, 19), generator=torch.Generator().manual_seed(0))
@@ -50,7 +51,10 @@ def test_each_letter_has_its_place_in_a_block_of_attention(letters: str) -> None
     wanted = h + block.mixer.out_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0])
     x = canon("C", F.layer_norm(wanted, (16,), block.norm2.weight, block.norm2.bias))
     hidden = canon("D", F.linear(x, block.mlp.fc1.weight, block.mlp.fc1.bias))
-    assert_close([block(h)], [wanted + block.mlp.fc2(F.gelu(hidden))])
+    wanted = wanted + block.mlp.fc2(F.gelu(hidden))
+    assert_close([block(h)], [wanted])
+    at = torch.tensor([[10, 0], [5, 2]])
+    assert_close([block(h, at)], [take(wanted, at)])
 
 
 def test_three_maps_have_a_convolution_each() -> None:
@@ -59,7 +63,11 @@ def test_three_maps_have_a_convolution_each() -> None:
     seen: dict[str, Tensor] = {}
     for name, tap in block.taps().items():
         tap.listener = lambda x, name=name: seen.setdefault(name, x)
-    block(torch.randn(2, 11, 16))
+    h, at = torch.randn(2, 11, 16), torch.tensor([[10, 0], [5, 2]])
+    y = block(h)
+    for tap in block.taps().values():
+        tap.listener = None
+    assert_close([block(h, at)], [take(y, at)])
     for letter in "qkv":
         weight = getattr(block.mixer, f"{letter}_proj").weight
         wanted = canon_of(block, f"canon_b_{letter}", F.linear(seen["mixer.input"], weight))
