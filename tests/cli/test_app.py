@@ -80,6 +80,10 @@ def test_list_sites_names_them_with_their_axes(command: Command) -> None:
     out = command.prints("list", "sites", "--mixer", "mamba", "--d-conv", "0")
     assert "blocks.1.mixer.dt" in out
     assert "mixer.conv" not in out
+    words = ["list", "sites", "--mixer", "mamba+2*attention", "--set", "mamba.d_conv=0", "--canon", "B", "--json"]
+    sites = [row["site"] for row in json.loads(command.prints(*words))]
+    assert "blocks.0.mixer.conv" not in sites
+    assert [site for site in sites if "canon" in site] == ["blocks.1.canon_b", "blocks.2.canon_b"]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +101,8 @@ def test_list_sites_names_them_with_their_axes(command: Command) -> None:
         (["sample", "ar", "--split", "eval"], "Choices: dev, test, train."),
         (["sample", "atr", "--preset", "big"], "Choices: laptop, paper, paper_long, paper_vocab."),
         (["list", "sites", "--mixer", "mambo"], "unknown mixer 'mambo'. Did you mean 'mamba'?"),
+        (["list", "sites", "--mixer", "mamba", "--canon", "B"], "Letters that apply: A."),
+        (["list", "sites", "--mixer", "mamba+", "--layers", "2"], "mixer: write layers as mamba+attention"),
         (["list", "sites", "--mixer", "mamba", "--dconv", "0"], "Did you mean 'd_conv'?"),
         (["grammar", "--grammar", "none.json"], "cannot read none.json: No such file"),
         (["grammar", "--save", "no/such/folder/g.json"], "cannot write no/such/folder/g.json"),

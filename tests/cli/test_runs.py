@@ -6,11 +6,13 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mecheval as me
 from commands import Command, forked
+from mecheval.mixers import MIXERS
 from mecheval.store import Store
 from training.runs import outcome, published
 
@@ -44,6 +46,40 @@ def test_train_list_query_and_export(command: Command, tmp_path: Path) -> None:
     assert me.load_lm(tmp_path / "model").d_model == 16
 
 
+OWN = """
+from torch import nn
+
+class Shift(nn.Module):
+    def __init__(self, d_model, gain=1.0):
+        super().__init__()
+        self.linear, self.gain = nn.Linear(d_model, d_model), gain
+
+    def forward(self, x):
+        return self.gain * self.linear(nn.functional.pad(x, (0, 0, 1, 0))[:, :-1])
+"""
+
+
+def test_a_hybrid_with_a_mixer_from_a_file_and_canon(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MECHEVAL_MIXERS", "")
+    monkeypatch.setattr(MIXERS, "_classes", dict(MIXERS._classes))  # forgotten after this test
+    (tmp_path / "own.py").write_text(OWN)
+    store = tmp_path / "store"
+    words = ["train", "--mixer", f"{tmp_path / 'own.py'}:Shift,attention", "--Shift.gain", "0.5", "--canon", "a"]
+    code, _, err = command(*words, *TINY, "--store", str(store))
+    assert code == 0, err
+    [row] = json.loads(command.prints("runs", "--json", "--store", str(store)))
+    name, _, _ = str(row["mixer"]).partition("@")
+    assert (name, row["mixer"][-10:], row["n_layers"]) == ("Shift", "+attention", 2)
+    lm = me.load_lm(store / "runs" / row["run"] / "weights" / "last.safetensors")
+    assert [site for site in lm.sites() if site.kind == "short_conv"] == ["blocks.0.canon_a", "blocks.1.canon_a"]
+    mixer: Any = lm.blocks[0].mixer
+    assert mixer.gain == 0.5
+    out = command.prints("export", row["run"], "--store", str(store), "--to", str(tmp_path / "out"))
+    assert out == f"wrote {tmp_path / 'out'}\n"
+
+
 def test_a_config_file_then_options_over_it(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("task: {name: atr, max_length: 8}\nmixer: {name: h3, d_state: 4}\nmodel: {d_model: 8}\nseed: 3\n")
@@ -67,6 +103,9 @@ def test_a_config_file_then_options_over_it(command: Command, tmp_path: Path) ->
     ("words", "message"),
     [
         (["train", "--mixer", "mambo"], "unknown mixer 'mambo'. Did you mean 'mamba'?"),
+        (["train", "--mixer", "mamba", "--canon", "B", "--steps", "1"], "Letters that apply: A."),
+        (["train", "--mixer", "none.py:My+mamba"], "cannot read none.py: No such file or directory."),
+        (["train", "--mixer", "2*mamba+attention", "--n-layers", "2"], "not a multiple of the pattern's 3 layers"),
         (["train", "--lrr", "1"], "unknown option 'lrr'. Did you mean 'lr'?"),
         (["train", "--config", "missing.yaml"], "cannot read missing.yaml: No such file or directory."),
         (["train", "--set", "task.pairs"], "--set takes NAME=VALUE"),

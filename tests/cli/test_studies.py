@@ -70,6 +70,22 @@ def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command,
         assert path.stat().st_size > 1000
 
 
+def test_studies_of_convolutions_and_hybrids_are_trained_and_drawn(
+    command: Command, tmp_path: Path, here: None, undrawn: None
+) -> None:
+    store = ["--store", str(tmp_path)]
+    code, out, err = command("study", "canon", "mixer=mamba", "short_conv=none,A", *store)
+    assert code == 0, err
+    assert [line[:14] for line in out.splitlines() if line.startswith(("no conv", "Canon"))] == [
+        "no convolution", "Canon A       ",
+    ]  # fmt: skip
+    code, out, err = command("study", "hybrids", "--only", "mixer=mamba+attention,attention+mamba", "lr=1e-3", *store)
+    assert code == 0, err
+    assert [line.split()[0] for line in out.splitlines() if "+" in line] == ["attention+mamba", "mamba+attention"]
+    for words in (["study", "canon"], ["study", "hybrids", "--curves"], ["mechanisms", "--study", "hybrids"]):
+        assert command.prints("draw", *words, "--save", str(tmp_path / "chart.json"), *store).startswith("wrote ")
+
+
 def test_results_as_json(command: Command, tmp_path: Path, here: None, undrawn: None) -> None:
     words = ["study", "ar", "--store", str(tmp_path), "--only", "mixer=attention", "--lr", "1e-3,1e-2", "--seeds", "2"]
     code, out, err = command(*words, "--json")

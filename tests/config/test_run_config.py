@@ -70,6 +70,46 @@ def test_ids_are_the_same_on_every_machine() -> None:
     assert [run_config("ar", "attention").id, run_config("atr", "h3").id] == ["572b188eb5f0", "9061a5f334e8"]
 
 
+CANON_ID, HYBRID_ID = "f56868060847", "6b0828274f11"
+
+
+def test_canon_off_is_no_part_of_an_id_and_its_letters_are() -> None:
+    plain = run_config("ar", "attention")
+    assert run_config("ar", "attention", canon="").id == plain.id
+    assert "canon" not in plain.to_dict()["model"]
+    config = run_config("ar", "attention", canon="ca")
+    assert config.id == run_config("ar", "attention", canon="AC").id == CANON_ID
+    again = RunConfig.read(config.to_dict())
+    assert (again, again.model.canon) == (config, "AC")
+    assert "blocks.0.canon_c" in config.build_lm().sites()
+
+
+def test_a_hybrid_has_one_id_however_it_is_written(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"mamba.d_state": 8}
+    config = run_config("ar", "mamba+attention", **small)
+    assert (config.mixer.name, config.model.n_layers, config.model.positions) == ("mamba+attention", 2, "learned")
+    assert config.mixer.options == {
+        "mamba.d_state": 8, "mamba.d_conv": 4, "mamba.expand": 2, "attention.num_heads": 1, "attention.bias": False,
+        "attention.rotary": False,
+    }  # fmt: skip
+    path = tmp_path / "run.yaml"
+    path.write_text("task: ar\nmixer: {name: [mamba, attention], mamba.d_state: 8}\ndata: {epochs: 16}\n")
+    same = [
+        run_config("ar", "mamba,attention", d_state=8),
+        run_config("ar", "mamba + 1*attention", n_layers=2, d_state=3, **small),
+        run_config("ar", mixer=["mamba", "attention"], d_state=8),
+        RunConfig.load(path),
+        RunConfig.read(config.to_dict()),
+    ]
+    assert {each.id for each in (config, *same)} == {HYBRID_ID}
+    deeper = run_config("ar", "mamba+attention", n_layers=4)
+    assert deeper.id == run_config("ar", "mamba+attention+mamba+attention").id
+    assert (deeper.mixer.name, deeper.build_lm().n_layers) == ("mamba+attention", 4)
+    assert run_config("ar", "3*mamba").id == run_config("ar", "mamba", n_layers=3).id
+    long = run_config("ar", "hyena+attention", pairs=2000, positions="rotary").mixer.options
+    assert (long["hyena.l_max"], long["attention.rotary"]) == (4005, True)
+
+
 def test_filters_reach_over_the_longest_document() -> None:
     assert run_config("ar", "hyena").mixer.options["l_max"] == 1024
     assert run_config("ar", "hyena", pairs=2000).mixer.options["l_max"] == 4005  # 2 * 2000 + 5
@@ -98,6 +138,18 @@ def test_filters_reach_over_the_longest_document() -> None:
         ({"device": "tpu"}, "machine: device: should be cpu, cuda, cuda:0, cuda:1, ... or mps (got 'tpu')"),
         ({"dtype": "half"}, "machine: dtype: input should be 'float32' or 'float64' (got 'half')"),
         ({"decay": "step"}, "schedule: decay: input should be 'cosine', 'linear' or 'constant' (got 'step')"),
+        ({"canon": "AE"}, "model: canon: give some of the letters A, B, C, D, each once (got 'AE')."),
+        ({"canon": 3}, "model: canon: input should be a valid string (got 3)"),
+        ({"mixer": "mamba+atention"}, "unknown mixer 'atention'. Did you mean 'attention'?"),
+        ({"mixer": "mamba+"}, "mixer: write layers as mamba+attention or 3*mamba+attention (got 'mamba+')."),
+        ({"mixer": "2*mamba+attention", "n_layers": 4}, "n_layers=4 is not a multiple of the pattern's 3 layers"),
+        ({"mixer": "mamba+attention", "d_stat": 4}, "unknown option 'd_stat'. Did you mean 'd_state'?"),
+        ({"mixer": "mamba+attention", "mambo.d_state": 4}, "'mambo'. Did you mean 'mamba'? Choices: attention, data,"),
+        ({"mixer": "mamba+attention", "mamba.bias": True}, "unknown option of mamba 'bias'. Choices: d_conv, d_state"),
+        (
+            {"mixer": "mamba+attention", "mamba.d_state": 0},
+            "mamba: d_state: input should be greater than or equal to 1",
+        ),
         ({"positions": "sine"}, "model: positions: input should be 'none', 'learned' or 'rotary' (got 'sine')"),
     ],
 )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import cycle, islice
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 import mecheval as me
+from mecheval.mixers import MIXERS
+from mecheval.mixers.pattern import is_pattern, read_pattern
+from mecheval.model.canon import places
 from mecheval.types import Batch
 
 ROUNDED = 3e-6
@@ -13,15 +19,30 @@ ROUNDED = 3e-6
 add in different orders: twice the largest error of `small_lm` in single precision, 1.3e-6, measured against double."""
 
 
-def small_lm(mixer: str, n_layers: int = 2, d_model: int = 16, vocab_size: int | None = None) -> me.LM:
-    """A model with weights far from their start, so that every position matters."""
-    task = small_task()
-    lm = me.LM(vocab_size or task.vocab_size, d_model, n_layers, mixer, max_length=64, seed=0)
+CANON = ", canon"
+"""Ends the name of a variant that has all Canon convolutions for which its layers have places."""
+VARIANTS = [*MIXERS.names(), *(f"{name}{CANON}" for name in MIXERS.names()), "mamba+attention+delta_net"]
+"""The models of the laws: every mixer, every mixer with Canon convolutions, and a hybrid."""
+
+
+def small_lm(variant: str, n_layers: int = 2, d_model: int = 16, vocab_size: int | None = None) -> me.LM:
+    """A model with weights far from their start, so that every position matters; see `VARIANTS`."""
+    name = variant.removesuffix(CANON)
+    mixer = list(islice(cycle(read_pattern(name)), n_layers)) if is_pattern(name) else name
+    given = (vocab_size or small_task().vocab_size, d_model, n_layers, mixer)
+    canon = all_canon(me.LM(*given, max_length=64)) if name != variant else ""
+    lm = me.LM(*given, max_length=64, seed=0, canon=canon)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in lm.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
     return lm.eval()
+
+
+def all_canon(lm: me.LM) -> str:
+    """The letters of the Canon convolutions for which a model has places."""
+    blocks: list[Any] = list(lm.blocks)
+    return "".join(sorted({letter for block in blocks for letter in places(block)}))
 
 
 def small_task() -> me.Task:

@@ -1,4 +1,4 @@
-"""Laws of interventions, over every registered mixer."""
+"""Laws of interventions, over every registered mixer, with and without Canon convolutions, and a hybrid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intervene.models import ROUNDED, pairs, small_lm
+from intervene.models import ROUNDED, VARIANTS, pairs, small_lm
 from mecheval.intervene import Intervention, Take, capture, default_sites, interchange, patch
 from mecheval.intervene import effects as effects_module
 from mecheval.intervene.grid import one_by_one
@@ -15,8 +15,11 @@ from mecheval.intervene.places import listening
 from mecheval.mixers import MIXERS
 from mecheval.types import ALL_ROLES
 
-BOTH = pytest.mark.parametrize("layers", [1, 3])
-EVERY = pytest.mark.parametrize("mixer", MIXERS.names())
+EVERY = pytest.mark.parametrize("mixer", VARIANTS)
+DEPTHS = pytest.mark.parametrize(
+    ("mixer", "layers"),
+    [(mixer, layers) for mixer in VARIANTS for layers in ((1, 3) if mixer in MIXERS.names() else (2,))],
+)
 
 
 @EVERY
@@ -37,8 +40,7 @@ def test_patching_with_the_own_activation_changes_nothing(mixer: str) -> None:
                 assert torch.equal(lm(clean.tokens), before), site
 
 
-@EVERY
-@BOTH
+@DEPTHS
 def test_the_whole_stream_after_a_block_from_the_source_gives_the_sources_logits(mixer: str, layers: int) -> None:
     """To the bit: from there on both runs make the same calls on the same shapes."""
     lm = small_lm(mixer, layers)
@@ -51,8 +53,7 @@ def test_the_whole_stream_after_a_block_from_the_source_gives_the_sources_logits
                 assert torch.equal(lm(corrupted.tokens), wanted), site
 
 
-@EVERY
-@BOTH
+@DEPTHS
 def test_resuming_from_a_block_equals_running_from_the_start(mixer: str, layers: int) -> None:
     """To the bit: the blocks that are left are called as in a run from the start, with the same shapes."""
     lm = small_lm(mixer, layers)
@@ -67,8 +68,7 @@ def test_resuming_from_a_block_equals_running_from_the_start(mixer: str, layers:
         assert torch.equal(lm.resume(block, h, at), narrow)
 
 
-@EVERY
-@BOTH
+@DEPTHS
 def test_the_stacked_grid_equals_one_run_for_each_edit(
     mixer: str, layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +96,7 @@ def test_the_stacked_grid_equals_one_run_for_each_edit(
         assert plain["restored"].std() > 1e-4
 
 
-@EVERY
+@pytest.mark.parametrize("mixer", MIXERS.names())  # a Canon convolution carries something beside the state
 def test_a_state_that_is_replaced_after_the_last_token_before_the_query_decides(mixer: str) -> None:
     """The clean state of every layer after position t, its own stream from there on; t = key - 1 changes nothing."""
     lm = small_lm(mixer)

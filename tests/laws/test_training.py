@@ -1,4 +1,4 @@
-"""Laws of training, over every registered mixer and task."""
+"""Laws of training, over every registered mixer and task, a mixer with Canon convolutions, and a hybrid."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from mecheval.tasks import TASKS
 from mecheval.training import Interrupted, train
 from training.runs import SignalAt, published, tiny
 
-CASES = list(itertools.product(TASKS.names(), MIXERS.names()))
+CASES = [*itertools.product(TASKS.names(), MIXERS.names()), ("ar", "attention, canon"), ("ar", "mamba+attention")]
 
 
-def config(task: str, mixer: str) -> RunConfig:
-    small = tiny(mixer=mixer, steps=12, every=5).to_dict()
+def config(task: str, variant: str) -> RunConfig:
+    mixer, _, canon = variant.partition(", ")
+    small = tiny(mixer=mixer, steps=12, every=5, canon="ABCD" if canon else "").to_dict()
     if task != "ar":
         small["task"] = {"name": task}
         small["mixer"] = mixer  # filters as long as this task's documents

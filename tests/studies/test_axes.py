@@ -20,6 +20,8 @@ from mecheval.studies.axes import named, ordered, plain, say
         ("positions", ["learned", "none"], ["none", "learned"]),
         ("task", ["mine", "atr", "ar"], ["ar", "atr", "mine"]),
         ("mixer", ["z", "attention", "a", "mamba", "based"], ["mamba", "based", "attention", "z", "a"]),
+        ("mixer", ["mamba+h3", "a", "2*h3+a", "h3"], ["h3", "a", "mamba+h3", "2*h3+a"]),
+        ("short_conv", ["B", "own", "A", "none"], ["none", "own", "A", "B"]),
         ("other", ["b", "a", "b"], ["b", "a"]),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import mecheval.studies
+from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.figures import study_charts
 from mecheval.store import Store
@@ -26,7 +27,7 @@ PAPER_RUNS = {
 
 
 def test_every_study_of_the_paper_is_there() -> None:
-    assert list(STUDIES) == [*NAMES, "quickstart"]
+    assert list(STUDIES) == [*NAMES, "quickstart", "canon", "hybrids"]
     assert PAPER == NAMES
     assert [STUDIES[name].figure for name in PAPER] == FIGURES
     with pytest.raises(UserError, match=r"unknown study 'arr'.*ar"):
@@ -40,7 +41,7 @@ def test_a_study_is_a_short_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", STUDIES)
 def test_runs_of_a_study_are_all_different(name: str, scale: str) -> None:
     points = study_points(STUDIES[name], scale)
     assert len({point.config.id for point in points}) == len(points)
@@ -75,6 +76,17 @@ def test_scale_paper_is_the_paper(name: str) -> None:
             assert (task["pairs"], task["keys"], task["values"]) == (16, 4096, 4096)
 
 
+def has_short_conv(config: RunConfig) -> bool:
+    """Whether the mixer has a short convolution of its own that mixes tokens."""
+    options = config.mixer.options
+    found = {
+        "base_conv": options.get("kernel_size") != -1, "based": options.get("kernel_size") != -1, "h3": True,
+        "delta_net": options.get("use_short_conv"), "hyena": options.get("short_filter_order", 1) > 1,
+        "mamba": options.get("d_conv", 1) > 1,
+    }  # fmt: skip
+    return bool(found.get(config.mixer.name))
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_axes_are_what_the_runs_have(scale: str) -> None:
     for study in STUDIES.values():
@@ -84,6 +96,7 @@ def test_axes_are_what_the_runs_have(scale: str) -> None:
                 "task": config.task.name, "mixer": config.mixer.name, "lr": config.optimiser.lr, "seed": config.seed,
                 "d_model": config.model.d_model, "n_layers": config.model.n_layers, "positions": config.model.positions,
                 "d_conv": config.mixer.options.get("d_conv"), "kernel_size": config.mixer.options.get("kernel_size"),
+                "short_conv": config.model.canon or ("own" if has_short_conv(config) else "none"),
             }  # fmt: skip
             assert point.axes == {axis: where[axis] for axis in point.axes}
 
@@ -117,6 +130,28 @@ def test_studies_share_the_runs_that_they_have_in_common(scale: str) -> None:
         assert ids("ar") & ids(name), name
     for name in ("atr_mamba_conv", "position", "one_layer"):
         assert ids("atr") & ids(name), name
+
+
+def test_the_study_of_canon_has_every_mixer_with_and_without_a_short_convolution() -> None:
+    points = study_points(STUDIES["canon"], "laptop")
+    found: dict[str, dict[str, RunConfig]] = {}
+    for point in points:
+        found.setdefault(point.axes["mixer"], {})[point.axes["short_conv"]] = point.config
+    assert list(found) == list(MIXERS)
+    assert all(len(each) >= 2 and "A" in each for each in found.values())
+    assert [mixer for mixer, each in found.items() if "none" not in each] == ["h3"]
+    for mixer, each in found.items():  # the Canon convolution takes the place of the mixer's own
+        assert mixer == "h3" or not has_short_conv(each["A"])
+    ids = {point.config.id for point in points}
+    assert {point.config.id for point in study_points(STUDIES["quickstart"], "laptop")} <= ids
+
+
+def test_the_study_of_hybrids_has_every_ordered_pair() -> None:
+    points = study_points(STUDIES["hybrids"], "laptop")
+    pairs = {point.config.mixer.name for point in points}
+    assert len(pairs) == 6
+    assert {"+".join(reversed(pair.split("+"))) for pair in pairs} == pairs
+    assert {point.config.model.n_layers for point in points} == {2}
 
 
 def test_seeds_rates_and_choices() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mecheval.config.run import RunConfig, names
@@ -36,12 +36,15 @@ PRESETS: dict[str, dict[str, Nested]] = {
 first. The defaults of the config are the paper's."""
 
 
-def run_config(task: str = "ar", mixer: str = "attention", preset: str = "paper", **options: Any) -> RunConfig:
+def run_config(
+    task: str = "ar", mixer: str | Sequence[str] = "attention", preset: str = "paper", **options: Any
+) -> RunConfig:
     """A config: a preset, then options over it, each by its own name: `lr=3e-3, pairs=8, d_conv=0`.
 
-    A name that stands in two parts, as `documents`, is given with its part: `**{"evaluate.documents": 64}`.
+    `mixer` may be a pattern of layers, `mamba+attention`, or a list. A name that stands in two parts (`documents`) is
+    given with its part: `**{"evaluate.documents": 64}`.
     """
-    return merge(preset, {"task": {"name": task}, "mixer": {"name": mixer}}, options)
+    return merge(preset, {"task": {"name": task}, "mixer": {"name": as_pattern(mixer)}}, options)
 
 
 def merge(preset: str | None, given: Mapping[str, Any], options: Mapping[str, Any]) -> RunConfig:

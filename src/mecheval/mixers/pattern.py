@@ -42,7 +42,7 @@ def read_pattern(text: str) -> list[str]:
 
 def as_pattern(given: Any) -> Any:
     """A list of names, as in YAML, as a pattern; anything else as it is."""
-    names = isinstance(given, list) and all(isinstance(each, str) for each in given)
+    names = isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
     return "+".join(given) if names else given
 
 

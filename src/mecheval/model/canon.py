@@ -53,20 +53,20 @@ def add_canon(blocks: Sequence[Block], given: str) -> None:
     letters = canon_letters(given)
     if not letters:
         return
-    there = {letter for block in blocks for letter in _places(block)}
+    there = {letter for block in blocks for letter in places(block)}
     for letter in letters:
         if letter not in there:
             fitting = ", ".join(each for each in CANON if each in there)
             why = f"{letter} needs {NEEDS[letter]}, which no layer of this model has"
             raise UserError(f"canon: {why}. Letters that apply: {fitting}.")
     for block in blocks:
-        block.add_canon(place for letter, own in _places(block).items() if letter in letters for place in own)
+        block.add_canon(place for letter, own in places(block).items() if letter in letters for place in own)
 
 
 Place = tuple[str, nn.Module, int]  # site inside the block, the module that is followed, its channels
 
 
-def _places(block: Block) -> dict[str, list[Place]]:
+def places(block: Block) -> dict[str, list[Place]]:
     """Where Canon convolutions can stand in this block, by letter."""
     width = block.d_model
     found: dict[str, list[Place]] = {"A": [("canon_a", block.norm1, width)]}
