@@ -36,6 +36,9 @@ Positions = Literal["none", "learned", "rotary"]
 
 CARRIERS = ("key", "value", "next_key", "query")
 """Roles at which a model can carry an association from the key to the answer."""
+MISSING = "–"
+"""What stands for a value that is not there, in every table and chart."""
+
 SHORT_CONVOLUTIONS = ("conv", "q_conv", "k_conv", "v_conv", "shift")
 """Names of sites with the output of a short convolution."""
 

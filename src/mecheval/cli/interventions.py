@@ -11,6 +11,7 @@ import typer
 from mecheval.cli.app import AsJson, app, aside, console, loading, note, print_json
 from mecheval.cli.runs import Run, State, StorePath
 from mecheval.errors import UnknownName, UserError
+from mecheval.sites import sites_in
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
@@ -56,7 +57,7 @@ def intervene(
     effects, found = measured.effects, measured.verdict
     took = f"{len(effects)} interventions on {effects['n'].max()} documents took {time.monotonic() - began:.1f} s"
     if sites == "blocks":
-        effects = effects[effects["site"].isin(show.among(effects["site"], show.PARTS))]
+        effects = effects[effects["site"].isin(show.among(sites_in(effects), show.PARTS))]
     config = run_config_of(folder)
     about, scores = f"{state} state, {split}", _scores(folder, state, split)
     if as_json:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from mecheval.errors import UserError
 from mecheval.intervene.effects import KEY, Documents
-from mecheval.intervene.mechanism import STORES, Cell, Depths, Finding, Label, Rule, depths_of, judge, sites_in, words
+from mecheval.intervene.mechanism import STORES, Cell, Depths, Finding, Label, Rule, depths_of, judge, words
+from mecheval.sites import sites_in
 from mecheval.types import CARRIERS
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from mecheval.sites import Site
 from mecheval.types import CARRIERS
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd
+    pass
 
 Label = Literal["induction", "direct_retrieval", "conv_association", "mixed", "not_learnt", "undetermined"]
 Cell = tuple[str, str]  # site, role
@@ -88,13 +88,6 @@ def depths_of(sites: Iterable[Site]) -> Depths:
     inputs = {site.block: site for site in there if site.kind == "stream" and site.part == "input"}
     inside = [tuple(site for site in there if site.block == i and site.kind == "short_conv") for i in range(layers)]
     return Depths(tuple(inputs.get(layer, Site(layer, "input", "stream")) for layer in range(1, layers)), tuple(inside))
-
-
-def sites_in(effects: pd.DataFrame) -> list[Site]:
-    """The sites of a table of effects, from its columns site, block, part and kind."""
-    rows = effects[["site", "block", "part", "kind"]].drop_duplicates("site").itertuples(index=False)
-    return [Site(None if block != block or block is None else int(block), part, kind, name)
-            for name, block, part, kind in rows]  # fmt: skip
 
 
 def judge(shares: NDArray[np.float64], gap: float, depths: Depths, rule: Rule) -> Finding:

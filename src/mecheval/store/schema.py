@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from mecheval.types import SHORT_CONVOLUTIONS
+
 WHOLE_NUMBERS = {"INTEGER": 32, "BIGINT": 64}
 """DuckDB's types of whole numbers, with their bits."""
 
@@ -211,11 +213,11 @@ SCORES = Table(
 
 OLDER_BLOCK = r"try_cast(regexp_extract(site, '^blocks\.(\d{1,6})\.', 1) AS INTEGER)"
 OLDER_PART = r"regexp_replace(site, '^blocks\.\d{1,6}\.', '')"
-OLDER_KIND = r"""CASE
-    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.(input|output)$') THEN 'stream'
-    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mixer\.(input|output)$') THEN 'mixer'
-    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mlp\.') THEN 'mlp'
-    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mixer\.(.*\.)?(conv|q_conv|k_conv|v_conv|shift)$') THEN 'short_conv'
+OLDER_KIND = rf"""CASE
+    WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.(input|output)$') THEN 'stream'
+    WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.mixer\.(input|output)$') THEN 'mixer'
+    WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.mlp\.') THEN 'mlp'
+    WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.mixer\.(.*\.)?({"|".join(SHORT_CONVOLUTIONS)})$') THEN 'short_conv'
     ELSE 'inside' END"""
 
 EFFECTS = Table(

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-MISSING = "–"
-"""What stands for a value that is not there, in every table and chart."""
+from mecheval.types import MISSING
+
 MIXERS = ("mamba", "hyena", "h3", "delta_net", "based", "base_conv", "attention")
 """The built-in mixers in the order of the paper's figures, from top to bottom."""
 NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kernel_size": "kernel", "layer": "layer"}

@@ -13,10 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mecheval.cli.show import records
-from mecheval.figures.heatmap import MISSING, RAMP, WHITE_FROM, arranged, label, quantity, split_site
+from mecheval.figures.heatmap import arranged, in_depth, label, quantity
+from mecheval.figures.style import RAMP, WHITE_FROM
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
-from mecheval.types import SHORT_CONVOLUTIONS
+from mecheval.sites import Site, sites_in
+from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -25,7 +27,6 @@ ENDS = ("input", "output")
 """Sites at the ends of a block."""
 PARTS = (*ENDS, "mixer.input", "mixer.output", "mlp.input", "mlp.output")
 """Sites at the ends of a block and of its parts."""
-INSIDE = tuple(f"mixer.{name}" for name in SHORT_CONVOLUTIONS)
 WIDEST, NARROWEST = 9, 6
 """Most and fewest characters of a cell of the map, including the space after it."""
 FAINT, STRONG = 0.05, 0.5
@@ -35,9 +36,9 @@ BRIGHTEST = 3
 RIGHT = "✓"
 
 
-def among(sites: Iterable[str], names: Sequence[str]) -> list[str]:
+def among(sites: Iterable[Site], names: Sequence[str]) -> list[Site]:
     """The sites with one of these names inside their layer, and the outputs of short convolutions."""
-    return [site for site in sites if split_site(site)[1] in (*names, *INSIDE)]
+    return [site for site in sites if site.part in names or site.kind == "short_conv"]
 
 
 def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | None) -> Text:
@@ -66,7 +67,7 @@ def effects_text(effects: pd.DataFrame) -> Text:
 def effects_table(effects: pd.DataFrame, width: int = 80) -> Table:
     """The map: sites by depth, roles across; the restored share, or the likelihood where nothing is learnt."""
     frame = arranged(effects)
-    sites, roles = frame["site"].unique(), frame["role"].unique()
+    sites, roles = in_depth(sites_in(effects)), frame["role"].unique()
     value = dict(zip(zip(frame["site"], frame["role"], strict=True), frame[quantity(effects)], strict=True))
     cell = max(NARROWEST, min(WIDEST, (width - _margin(sites)) // len(roles)))
     rows = [(site, [_number(value.get((site, role), math.nan), cell) for role in roles]) for site in sites]
@@ -113,7 +114,7 @@ def patched_tables(explained: Explanation, width: int = 80) -> Iterator[Table]:
         yield _layered([heads[role] for role in part], rows, cell)
 
 
-def _layered(heads: Sequence[Text], rows: Iterable[tuple[str, Sequence[Text]]], cell: int) -> Table:
+def _layered(heads: Sequence[Text], rows: Iterable[tuple[Site, Sequence[Text]]], cell: int) -> Table:
     """A row for each site, under the number of its layer."""
     table = Table(box=None, pad_edge=False, padding=0, header_style="bold")
     table.add_column("", no_wrap=True)
@@ -121,19 +122,18 @@ def _layered(heads: Sequence[Text], rows: Iterable[tuple[str, Sequence[Text]]], 
         table.add_column(head, width=cell, overflow="fold")
     before = None
     for site, cells in rows:
-        layer, name = split_site(site)
-        if layer is not None and layer != before:
-            table.add_row(Text(f"layer {layer}", "bold"))
-        before = layer
-        table.add_row(Text(f" {name} "), *cells)
+        if site.block is not None and site.block != before:
+            table.add_row(Text(f"layer {site.block}", "bold"))
+        before = site.block
+        table.add_row(Text(f" {site.part} "), *cells)
         if any("\n" in each.plain for each in cells):
             table.add_row("")
     return table
 
 
-def _margin(sites: Iterable[str]) -> int:
+def _margin(sites: Iterable[Site]) -> int:
     """Width in characters of the column with the names of sites."""
-    return 2 + max(len(split_site(site)[1]) for site in sites)
+    return 2 + max(len(site.part) for site in sites)
 
 
 def _number(value: float, width: int) -> Text:
