@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -13,11 +13,16 @@ from mecheval.analysis.weights import read_weights
 from mecheval.config import RunConfig
 from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError
+from mecheval.intervene import ablate
+from mecheval.intervene.edits import edit_of
 from mecheval.model import LM
 from mecheval.store import RunFolder, StoreError
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
 from mecheval.types import LAST, STATES, Batch
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
 
 
 class Trained(NamedTuple):
@@ -91,6 +96,27 @@ def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | No
     if n is None:
         with folder.exclusive():
             folder.replace(found.rows(state, trained.step, split), PLACE, f"interventions on {state}, {split}")
+    return found
+
+
+def ablation(
+    folder: RunFolder, edit: str, state: str = LAST, split: str = "test", n: int | None = None
+) -> pd.DataFrame:
+    """Edit a finished run's activations, at one site and role at a time; `edit` as in `edit_of`, e.g. zero or noise=1.
+
+    The effects are stored with the run in table `ablations`, in the manner of `probe`.
+    """
+    change = edit_of(edit)
+    if n is None:
+        folder.check_writable()
+    trained = load_run(folder, state)
+    with alone(trained.config.machine.threads):
+        found = ablate(trained.lm, documents(trained.task, trained.config, split, n)[0], change)
+    if n is None:
+        place = {"state": state, "step": trained.step, "split": split, "edit": edit}
+        rows = [{**place, **row} for row in found.to_dict("records")]
+        with folder.exclusive():
+            folder.replace({"ablations": rows}, tuple(place), f"{edit} on {state}, {split}")
     return found
 
 

@@ -19,17 +19,18 @@ ROLES = ("key", "value", "next_key", "divider", "query", "bos", "random")
 """Columns from left to right; other roles follow in the order of the table."""
 BEFORE, AFTER = ("input", "mixer.input"), ("mixer.output", "mlp.input", "mlp.output", "output")
 """Sites of a block before and after those inside its mixer."""
-COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "share", "n")
-SAID = {"share": "restored share", "restored": "restored likelihood"}
-"""The two columns that a map may show, and their titles."""
+COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "share", "edited", "drop", "n")
+"""Columns of table `effects` or `ablations` that tooltips show."""
+SAID = {"share": "restored share", "restored": "restored likelihood", "drop": "drop of the likelihood"}
+"""The columns that a map may show, and their titles."""
 STEPS = 58, 20
 """Pixels of a cell, across and down."""
 
 
 def heatmap(effects: pd.DataFrame, title: str) -> Chart:
-    """The effects of one run (columns of table `effects`): a panel a layer, a row a site, a column a role.
+    """The effects of one run (table `effects` or `ablations`): a panel a layer, a row a site, a column a role.
 
-    Colour and number are the restored share, or the restored likelihood where nothing is learnt.
+    Colour and number are the restored share, the restored likelihood where nothing is learnt, or the drop by an edit.
     """
     shown, frame = quantity(effects), arranged(effects)
     frame["shown"], frame["label"] = frame[shown], [label(value) for value in frame[shown]]
@@ -45,7 +46,9 @@ def _panel(part: pd.DataFrame, name: str, roles: list[str], shown: str, *, first
     shared = {
         "x": field("role:N", sort=roles, title=None, axis={"orient": "top", "labelAngle": 0, "labels": first}),
         "y": field("name:N", sort={"field": "depth", "op": "min"}, title=None),
-        "tooltip": [field(f"{column}:{'N' if column in ('site', 'role') else 'Q'}") for column in COLUMNS],
+        "tooltip": [
+            field(f"{column}:{'N' if column in ('site', 'role') else 'Q'}") for column in COLUMNS if column in part
+        ],
     }
     colour, known = field("shown:Q", scale=FILL, legend=legend), "isValid(datum.shown)"
     cells = layer("rect", {"color": colour}, where=known, stroke="white")
@@ -56,7 +59,9 @@ def _panel(part: pd.DataFrame, name: str, roles: list[str], shown: str, *, first
 
 
 def quantity(effects: pd.DataFrame) -> str:
-    """The column to show: share, or restored where no share is defined because there was nothing to restore."""
+    """The column to show: drop, share, or restored where there was nothing to restore and so no share of it."""
+    if "drop" in effects:
+        return "drop"
     return "share" if effects["share"].notna().any() else "restored"
 
 
@@ -73,7 +78,7 @@ def arranged(effects: pd.DataFrame) -> pd.DataFrame:
     effects = effects.reset_index(drop=True)
     sites, roles = in_depth(sites_in(effects)), in_order(effects["role"].unique())
     layers = {site: "" if site.block is None else f"layer {site.block}" for site in sites}
-    frame = effects.loc[:, list(COLUMNS)].assign(
+    frame = effects[[column for column in COLUMNS if column in effects]].assign(
         depth=effects["site"].map(sites.index),
         column=effects["role"].map(roles.index),
         layer=effects["site"].map(layers),

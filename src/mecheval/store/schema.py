@@ -220,15 +220,19 @@ OLDER_KIND = rf"""CASE
     WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.mixer\.(.*\.)?({"|".join(SHORT_CONVOLUTIONS)})$') THEN 'short_conv'
     ELSE 'inside' END"""
 
+SITE = (
+    Column("site", "VARCHAR", "activation that was replaced"),
+    Column("block", "INTEGER", "layer of the site, from 0", OLDER_BLOCK),
+    Column("part", "VARCHAR", "the site inside its layer", OLDER_PART),
+    Column("kind", "VARCHAR", "stream, mixer, mlp, short_conv, state or inside (a mixer)", OLDER_KIND),
+    Column("role", "VARCHAR", "position at which it was replaced"),
+)
+
 EFFECTS = Table(
     "effects",
     (
         *PLACE,
-        Column("site", "VARCHAR", "activation that was replaced"),
-        Column("block", "INTEGER", "layer of the site, from 0", OLDER_BLOCK),
-        Column("part", "VARCHAR", "the site inside its layer", OLDER_PART),
-        Column("kind", "VARCHAR", "stream, mixer, mlp, short_conv, state or inside (a mixer)", OLDER_KIND),
-        Column("role", "VARCHAR", "position at which it was replaced"),
+        *SITE,
         Column("original", "DOUBLE", "mean probability of the answer, original document"),
         Column("corrupted", "DOUBLE", "the same, corrupted document"),
         Column("restored", "DOUBLE", "the same, corrupted document with the original's activation here"),
@@ -239,6 +243,20 @@ EFFECTS = Table(
         Column("n", "BIGINT", "documents"),
     ),
     order=("run", "step", "state", "split", "site", "role"),
+)
+
+ABLATIONS = Table(
+    "ablations",
+    (
+        *PLACE,
+        Column("edit", "VARCHAR", "what was done to the activation, such as zero, mean or noise=1"),
+        *SITE,
+        Column("original", "DOUBLE", "mean probability of the answer"),
+        Column("edited", "DOUBLE", "the same, with the edit"),
+        Column("drop", "DOUBLE", "original - edited"),
+        Column("n", "BIGINT", "documents"),
+    ),
+    order=("run", "step", "state", "split", "edit", "site", "role"),
 )
 
 VERDICTS = Table(
@@ -256,9 +274,9 @@ VERDICTS = Table(
     order=("run", "step", "state", "split"),
 )
 
-STORED = {table.name: table for table in (RUNS, HISTORY, SCORES, EFFECTS, VERDICTS)}
+STORED = {table.name: table for table in (RUNS, HISTORY, SCORES, EFFECTS, VERDICTS, ABLATIONS)}
 """Tables that runs have rows of, by name."""
 VIEWS = {EVALUATIONS.name: SCORES}
 """Views, each with the table that it shows in another form."""
-TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, SCORES, EFFECTS, VERDICTS)}
+TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, SCORES, EFFECTS, VERDICTS, ABLATIONS)}
 """All that SQL can ask for, by name."""

@@ -52,7 +52,10 @@ def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | N
 def effects_text(effects: pd.DataFrame) -> Text:
     """What the numbers of the map mean."""
     whole = effects.sort_values("n").iloc[-1]  # not every document has every role
-    before, after = f"{whole['original']:.3f}", f"{whole['corrupted']:.3f}"
+    before = f"{whole['original']:.3f}"
+    if quantity(effects) == "drop":
+        return Text(f"The likelihood of the answer is {before}. Drop: how much of it is lost by one edit.")
+    after = f"{whole['corrupted']:.3f}"
     if quantity(effects) == "share":
         return Text(
             f"With the key corrupted, the likelihood of the answer falls from {before} to {after}. "
