@@ -16,7 +16,7 @@ import pytest
 from mecheval import figures
 from mecheval.errors import UserError
 from mecheval.figures.heatmap import ROLES, arranged, heatmap, label
-from mecheval.figures.style import RAMP, WHITE_FROM
+from mecheval.figures.vegalite import RAMP, WHITE_FROM
 from mecheval.intervene import ALL_ROLES
 from places import located
 

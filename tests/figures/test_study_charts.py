@@ -18,7 +18,7 @@ from mecheval.errors import UnknownName, UserError
 from mecheval.figures.cells import cells
 from mecheval.figures.lines import POINTS, arranged_curves, thinned
 from mecheval.figures.matrix import attributions, row_axis
-from mecheval.figures.style import HUES, mixer_marks
+from mecheval.figures.vegalite import HUES, mixer_marks
 from mecheval.sites import Site
 from mecheval.studies import STUDIES, Reading, Study, StudyTable
 

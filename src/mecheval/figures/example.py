@@ -10,8 +10,7 @@ from mecheval.errors import UserError
 from mecheval.figures import canvas as sheet
 from mecheval.figures.canvas import INK, PALE, PAPER, QUIET, Canvas, breadth, cut
 from mecheval.figures.heatmap import label
-from mecheval.figures.style import RAMP
-from mecheval.figures.vegalite import Chart
+from mecheval.figures.vegalite import RAMP, Chart
 
 if TYPE_CHECKING:  # it needs torch
     from mecheval.intervene.explain import Answers, Explanation

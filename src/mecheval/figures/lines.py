@@ -10,8 +10,7 @@ from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.figures.canvas import cut
 from mecheval.figures.cells import number, percent
-from mecheval.figures.style import DASHES, GREY, RAMP, mixer_marks
-from mecheval.figures.vegalite import GAP
+from mecheval.figures.vegalite import DASHES, GAP, GREY, RAMP, mixer_marks
 from mecheval.intervene.mechanism import Rule, depths_of
 from mecheval.sites import Site, sites_in
 from mecheval.studies import StudyTable, best_rows

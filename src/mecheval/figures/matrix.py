@@ -9,8 +9,7 @@ from typing import Any
 from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.figures.cells import DETAILS, UNLEARNT, Cell, cells, described, notes, percent, texts_of
-from mecheval.figures.style import FAINT, GREY, LETTER, mixer_marks, shades, wrapped
-from mecheval.figures.vegalite import GAP
+from mecheval.figures.vegalite import FAINT, GAP, GREY, LETTER, mixer_marks, shades, wrapped
 from mecheval.sites import Site
 from mecheval.studies import StudyTable
 from mecheval.studies.axes import NAMES, named, plain, say

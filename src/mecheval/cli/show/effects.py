@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mecheval.cli.show import records
 from mecheval.figures.heatmap import arranged, in_depth, label, quantity
-from mecheval.figures.style import RAMP, WHITE_FROM
+from mecheval.figures.vegalite import RAMP, WHITE_FROM
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
 from mecheval.sites import Site, sites_in
