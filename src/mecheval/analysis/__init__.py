@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING
 from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
-    from mecheval.analysis.measured import Measured, measure
     from mecheval.analysis.metrics import METRICS, Scores, score
-    from mecheval.analysis.runs import load_run, probe
+    from mecheval.analysis.runs import Measured, load_run, measure, probe
     from mecheval.analysis.weights import load_lm
 
 __all__ = ["METRICS", "Measured", "Scores", "load_lm", "load_run", "measure", "probe", "score"]
 
 _FILES = {
-    "METRICS": "metrics", "Measured": "measured", "measure": "measured", "load_run": "runs", "probe": "runs",
+    "METRICS": "metrics", "Measured": "runs", "measure": "runs", "load_run": "runs", "probe": "runs",
     "Scores": "metrics", "score": "metrics", "load_lm": "weights",
 }  # fmt: skip
 __getattr__ = lazily(__name__, _FILES)

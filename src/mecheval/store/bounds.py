@@ -205,7 +205,7 @@ def bound_table(connection: DuckDBPyConnection, table: Table) -> list[tuple[str,
     lost = [(run, f"{_rows(n)} of table {name} lack one of {', '.join(needed)}") for run, n in gone.items()]
     keys = ", ".join([*apart, f"CASE state WHEN '{ON_THE_WAY}' THEN step END"] if "state" in apart else apart)
     gone = _removed(connection, table, f"rowid NOT IN (SELECT min(rowid) FROM {name} GROUP BY {keys})")
-    lost += [(run, f"{_rows(n)} of table {name} are there twice") for run, n in gone.items()]
+    lost += [(run, f"{_rows(n)} of table {name} are duplicates") for run, n in gone.items()]
     if name == "effects":
         many = f"SELECT run FROM {name} GROUP BY run HAVING count(DISTINCT (site, role)) > {MOST_PLACES}"
         gone = _removed(connection, table, f"run IN ({many})")

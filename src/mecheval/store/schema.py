@@ -135,7 +135,7 @@ def _shown(value: Any) -> str:
 
 
 RUN = Column("run", "VARCHAR", "id of the run: 12 hex digits, from its config")
-STATE = Column("state", "VARCHAR", "which weights: last, best (on dev), or training (on the way)")
+STATE = Column("state", "VARCHAR", "which weights: last, best (on dev), or training (measured during training)")
 STEP = Column("step", "BIGINT", "training step of these weights")
 SPLIT = Column("split", "VARCHAR", "train, dev or test")
 PLACE = (RUN, STATE, STEP, SPLIT)

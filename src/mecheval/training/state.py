@@ -62,7 +62,7 @@ class Training:
         )  # fmt: skip
         self.step = 0
         self.history: list[Row] = []
-        self.effects: list[Row] = []  # of interventions on the way
+        self.effects: list[Row] = []  # of interventions during training
         self.verdicts: list[Row] = []
         self.best: Best | None = None
         self.stale = 0  # evaluations since the best

@@ -52,7 +52,7 @@ class Watcher(Protocol):
     def end(self, status: str, scores: Mapping[str, float]) -> None:
         """The run is done, diverged, interrupted or failed; scores are such as dev_accuracy, test_likelihood.
 
-        Where interventions were made on the way, `interchange_seconds` is the time that they took.
+        Where interventions were made during training, `interchange_seconds` is the time that they took.
         """
         return
 
