@@ -6,13 +6,13 @@ from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
     from mecheval.analysis.metrics import METRICS, Scores, score
-    from mecheval.analysis.runs import Measured, load_run, measure, probe
+    from mecheval.analysis.runs import Measured, ablation, load_run, measure, probe
     from mecheval.analysis.weights import load_lm
 
-__all__ = ["METRICS", "Measured", "Scores", "load_lm", "load_run", "measure", "probe", "score"]
+__all__ = ["METRICS", "Measured", "Scores", "ablation", "load_lm", "load_run", "measure", "probe", "score"]
 
 _FILES = {
     "METRICS": "metrics", "Measured": "runs", "measure": "runs", "load_run": "runs", "probe": "runs",
-    "Scores": "metrics", "score": "metrics", "load_lm": "weights",
+    "ablation": "runs", "Scores": "metrics", "score": "metrics", "load_lm": "weights",
 }  # fmt: skip
 __getattr__ = lazily(__name__, _FILES)
