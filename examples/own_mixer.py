@@ -1,4 +1,4 @@
-"""Your own mixer: a gated linear recurrence with a short convolution. Does it recall, and how?
+"""A custom mixer: a gated linear recurrence with a short convolution. Does it recall, and how?
 
     python examples/own_mixer.py
     mecheval evaluate examples/own_mixer.py:GatedRecurrence     # the same, from the command line

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
+from mecheval.errors import UserError
 from mecheval.types import SHORT_CONVOLUTIONS
 
 if TYPE_CHECKING:  # reading results by site needs no torch
+    import pandas as pd
     from torch import Tensor, nn
 
 Kind = Literal["stream", "mixer", "mlp", "short_conv", "state", "inside"]
@@ -44,6 +46,21 @@ class Site(str):
     def __getnewargs__(self) -> tuple[int | None, str, Kind, str]:  # type: ignore[override]
         """What a copy is made from."""
         return self.block, self.part, self.kind, str(self)
+
+
+def sites_in(effects: pd.DataFrame) -> list[Site]:
+    """The sites of a table of effects, from its columns site, block, part and kind.
+
+    The table may come from elsewhere: what has no part keeps its whole name, and a number that is no layer is none.
+    """
+    columns = ["site", "block", "part", "kind"]
+    if lacking := [name for name in columns if name not in effects]:
+        raise UserError(
+            f"a table of effects has the columns {', '.join(columns)}; this one lacks {', '.join(lacking)}."
+        )
+    rows = effects[columns].drop_duplicates("site").to_numpy(object, na_value=None)
+    return [Site(None if block is None else int(block), part or name, kind or "inside", name)
+            for name, block, part, kind in rows]  # fmt: skip
 
 
 class Tap:

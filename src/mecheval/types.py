@@ -61,6 +61,10 @@ Direction = Literal["restore", "destroy", "control"]
 restore: put a clean activation into the corrupted run (is it sufficient?); destroy: put a corrupted activation into the
 clean run (is it necessary?); control: put the clean activation of *another* document into the corrupted run.
 """
+
+MISSING = "–"
+"""What stands for a value that is not there, in every table and chart."""
+
 SHORT_CONVOLUTIONS = ("conv", "q_conv", "k_conv", "v_conv", "shift")
 """Names of sites with the output of a short convolution inside a mixer."""
 CANON_B = ("canon_b", "canon_b_q", "canon_b_k", "canon_b_v")

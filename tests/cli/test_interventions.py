@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 import mecheval as me
 from commands import Command
@@ -12,6 +14,7 @@ from mecheval import figures
 from mecheval.analysis import score
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
+from mecheval.intervene.edits import EDITS
 from mecheval.model.handmade import handmade
 from mecheval.store import Store
 from mecheval.training.data import evaluation_set
@@ -66,6 +69,44 @@ def test_the_map_and_the_verdict_of_a_run(command: Command, store: list[str]) ->
     assert Store(store[1]).verdicts()["label"].tolist() == ["induction"]
     chart = figures.heatmap(Store(store[1]).effects(), "from the store").to_dict()
     assert chart["description"].startswith("from the store. Heat map of the restored share: 22 sites by depth")
+
+
+def test_a_new_edit_is_one_class_and_goes_through_command_store_and_map(
+    command: Command, store: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclass(frozen=True)
+    class Scale:
+        factor: float
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return self.factor * x
+
+    monkeypatch.setitem(EDITS._classes, "scale", Scale)
+    run, picture = run_of(store), tmp_path / "map.json"
+    code, out, err = command("intervene", run, "--edit", "scale=0", "--save", str(picture), *store)
+    assert (code, f"wrote {picture}" in err) == (0, True), err
+    assert f"run {run}, last state, test, edit scale=0" in out
+    assert "Verdict" not in out
+    assert "Heat map of the drop of the likelihood: 12 sites" in picture.read_text()
+    for words in (["--edit", "zero"], ["--edit", "zero", "--json"], ["--edit", "mean", "-n", "4"]):
+        assert command("intervene", run, *words, *store)[0] == 0
+    kept = Store(store[1]).ablations()
+    assert kept.groupby("edit").size().to_dict() == {"scale=0": 154, "zero": 154}  # each once; -n is not kept
+    drops = kept.pivot_table(index=["site", "role"], columns="edit", values="drop")
+    assert drops["scale=0"].tolist() == drops["zero"].tolist()
+    assert drops.loc[("blocks.1.input", "query"), "zero"] > 0.5
+    assert Store(store[1]).query("select max(drop) as most from ablations")["most"][0] == pytest.approx(
+        drops.max().max()
+    )
+    assert Store(store[1]).folder(run).problems() == []
+    for edit, message in (
+        ("other", "unknown edit 'other'. Choices: mean, noise, scale, zero."),
+        ("zero=1", "edit 'zero=1' has other numbers than it needs; write zero."),
+        ("noise", "edit 'noise' has other numbers than it needs; write noise=<std>."),
+        ("noise=nan", "edit 'noise=nan' has other numbers than it needs; write noise=<std>."),
+    ):
+        code, _, err = command("intervene", run, "--edit", edit, *store)
+        assert (code, message in err) == (2, True), err
 
 
 def test_the_same_for_machines_and_as_a_picture(command: Command, store: list[str], tmp_path: Path) -> None:

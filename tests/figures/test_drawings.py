@@ -33,7 +33,9 @@ from mecheval.figures.mechanisms import (
 )
 from mecheval.intervene.explain import Answer, Explanation, Patched
 from mecheval.intervene.mechanism import Finding
+from mecheval.sites import Site
 from mecheval.tasks import ATR, build_task
+from places import site as place
 
 NASTY = "<b>&\"'${x}\x07名"
 """A name that must stay text wherever it stands."""
@@ -76,10 +78,10 @@ def explained(substitute: str = "k9") -> tuple[dict[str, Any], Explanation]:
         (Answer("v1", 0.9, True), Answer("v2", 0.1, False)),
         (Answer("v2", 0.8, False), Answer("v1", 0.01, True)),
     )
-    patched = [Patched("blocks.1.input", role, place, said)
+    patched = [Patched(Site(1, "input"), role, place, said)
                for role, place, said in (("key", 1, wrong), ("value", 2, right), ("query", 6, wrong))]  # fmt: skip
     return document, Explanation(
-        "k1", substitute, right, wrong, (*patched, Patched("blocks.1.input", "mine", None, ()))
+        "k1", substitute, right, wrong, (*patched, Patched(Site(1, "input"), "mine", None, ()))
     )
 
 
@@ -206,7 +208,7 @@ def test_the_dot_stands_below_in_or_above_its_layer() -> None:
     document, found = explained()
     heights = {}
     for site in ("blocks.0.input", "blocks.0.mixer.conv", "blocks.0.output", "blocks.1.input", "blocks.1.output"):
-        moved = Explanation(**{**vars(found), "patched": (Patched(site, "key", 1, found.clean),)})
+        moved = Explanation(**{**vars(found), "patched": (Patched(place(site), "key", 1, found.clean),)})
         chart = example_figure(document, moved, site, 2, "")
         [dot] = shapes(chart, "patch")
         floor = max(row["y"] for row in shapes(chart, "layer") if "y2" in row)

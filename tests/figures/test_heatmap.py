@@ -15,8 +15,10 @@ import pytest
 
 from mecheval import figures
 from mecheval.errors import UserError
-from mecheval.figures.heatmap import RAMP, ROLES, WHITE_FROM, arranged, heatmap, label
+from mecheval.figures.heatmap import ROLES, arranged, heatmap, label
+from mecheval.figures.vegalite import RAMP, WHITE_FROM
 from mecheval.types import ALL_ROLES
+from places import located
 
 SITES = ["blocks.0.input", "blocks.0.mixer.input", "blocks.0.mixer.conv", "blocks.0.mixer.output"]
 SITES += ["blocks.0.mlp.input", "blocks.0.mlp.output", "blocks.0.output", "blocks.2.input", "blocks.10.input"]
@@ -24,13 +26,13 @@ SITES += ["blocks.0.mlp.input", "blocks.0.mlp.output", "blocks.0.output", "block
 
 def table(shares: dict[tuple[str, str], float], original: float = 0.9, corrupted: float = 0.1) -> pd.DataFrame:
     gap = original - corrupted
-    return pd.DataFrame([
+    return located(pd.DataFrame([
         {
             "site": site, "role": role, "original": original, "corrupted": corrupted,
             "restored": corrupted + share * gap, "attribution": share * gap, "share": share, "n": 8,
         }
         for (site, role), share in shares.items()
-    ])  # fmt: skip
+    ]))  # fmt: skip
 
 
 def drawn(effects: pd.DataFrame, folder: Path) -> str:
@@ -172,3 +174,14 @@ def test_text_is_readable_on_every_step_and_steps_are_even() -> None:
 def test_figures_do_not_wait_for_torch() -> None:
     code = "import sys, mecheval.figures; assert 'torch' not in sys.modules and 'altair' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_sites_are_known_by_their_columns_alone() -> None:
+    effects = table({("blocks.0.input", "key"): 0.5, ("blocks.9.x", "key"): 0.4, ("odd", "key"): 0.3})
+    effects = effects.assign(block=pd.array([3, None, None], "Int32"), part=["inner", "x", None])
+    frame = arranged(effects)
+    assert list(zip(frame["site"], frame["layer"], frame["name"], strict=True)) == [
+        ("blocks.9.x", "", "x"), ("odd", "", "odd"), ("blocks.0.input", "layer 3", "inner"),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"has the columns site, block, part, kind; this one lacks block, kind\."):
+        arranged(effects.drop(columns=["block", "kind"]))

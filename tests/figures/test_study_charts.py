@@ -18,7 +18,8 @@ from mecheval.errors import UnknownName, UserError
 from mecheval.figures.cells import cells
 from mecheval.figures.lines import POINTS, arranged_curves, thinned
 from mecheval.figures.matrix import attributions, row_axis
-from mecheval.figures.style import HUES, mixer_marks
+from mecheval.figures.vegalite import HUES, mixer_marks
+from mecheval.sites import Site
 from mecheval.studies import STUDIES, Reading, Study, StudyTable
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -152,8 +153,11 @@ def test_a_new_reading_has_a_panel_under_its_title() -> None:
     on_dev = replace(new, name="dev_at_bos", title="share on dev", split="dev")
     pairs = figures.holdout(runs([new, on_dev]), "T").spec["hconcat"]
     assert [" ".join(panel["title"]["text"]) for panel in pairs] == ["accuracy", "share at the first token"]
-    deeper = Reading("mixer7", "at layer 7", "blocks.7.mixer.output", "query", "attribution")
+    deeper = Reading("mixer7", "at layer 7", Site(7, "mixer.output"), "query", "attribution")
     assert {cell["layer"] for cell in attributions(runs([*AT_QUERY, deeper], n_layers=[8]))} == {"0", "1", "2", "7"}
+    nowhere = replace(deeper, site="blocks.7.mixer.output")
+    with pytest.raises(UserError, match=r"the site of reading mixer7 as Site\(block, part\)"):
+        attributions(runs([*AT_QUERY, nowhere], n_layers=[8]))
 
 
 def values(spec: dict[str, Any], part: dict[str, Any]) -> list[dict[str, Any]]:

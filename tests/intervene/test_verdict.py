@@ -80,14 +80,14 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
 def test_the_rule(layers: int, given: dict[str, float], finding: Finding) -> None:
     depths = lm_depths(layers, convolution=True)
     inner = "blocks.0.mixer.conv" if any(name.startswith("ri") for name in given) else None
-    assert judge(shares(depths, inner, **given), depths, Rule(), inner) == finding  # type: ignore[arg-type]
+    assert judge(shares(depths, inner, **given), depths, Rule(), inner) == finding
 
 
 def test_how_several_stores_share_the_work_is_said() -> None:
     depths = lm_depths(2)
 
     def said(**given: float) -> str:
-        return str(judge(shares(depths, r1_between=1.0, **given), depths, Rule()))
+        return str(judge(shares(depths, None, r1_between=1.0, **given), depths, Rule()))
 
     assert said(r1_value=0.68, r1_divider=0.32) == (
         "induction: layer 0 stores the key at the value or at the divider, layer 1 retrieves"

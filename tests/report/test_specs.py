@@ -10,14 +10,15 @@ import pandas as pd
 import pytest
 
 from figures.test_study_charts import AT_QUERY, HOLDOUT, RESTORED, history, runs, together
-from mecheval.figures import Chart, accuracy, curves, depth, heatmap, holdout, panels, style
+from mecheval.figures import Chart, accuracy, curves, depth, heatmap, holdout, panels
 from mecheval.figures.lines import mechanism_over_time
 from mecheval.figures.matrix import pairs
 from mecheval.figures.mechanisms import COLUMNS, mechanisms_figure
-from mecheval.figures.vegalite import views
+from mecheval.figures.vegalite import WHITE_FROM, views
 from mecheval.report.page import DARK, DARK_RAMP, FEWEST, PAINTED, field_texts, page_spec, thinned_rows
 from mecheval.report.sections import quantities
 from mecheval.studies import StudyTable
+from places import located
 from report.stores import ROLES, SITES, effect
 
 TWO: dict[str, list[Any]] = {"mixer": ["mamba", "attention"], "d_model": [64, 128]}
@@ -66,7 +67,9 @@ def mechanisms() -> Chart:
 
 
 def one_map() -> Chart:
-    return heatmap(pd.DataFrame([effect("last", 400, "test", site, role) for site in SITES for role in ROLES]), "t")
+    return heatmap(
+        located(pd.DataFrame([effect("last", 400, "test", site, role) for site in SITES for role in ROLES])), "t"
+    )
 
 
 def over_time() -> Chart:
@@ -78,7 +81,7 @@ def over_time() -> Chart:
     ]
     about = {"run": "a" * 12, "task": "ar", "mixer": "mamba", "d_model": 64, "n_layers": 2, "lr": 1e-3, "seed": 0}
     frame = pd.DataFrame([about])
-    return mechanism_over_time(pd.DataFrame(rows), history(frame), "t", frame)
+    return mechanism_over_time(located(pd.DataFrame(rows)), history(frame), "t", frame)
 
 
 @pytest.mark.parametrize("name", [*DRAW, "mechanisms", "over time", "heatmap"])
@@ -159,7 +162,7 @@ def luminance(hue: str) -> float:
 
 def test_text_on_the_dark_ramp_can_be_read() -> None:
     for step, hue in enumerate(DARK_RAMP):
-        lighter, darker = (luminance(hue), 0.0) if step >= style.WHITE_FROM else (1.0, luminance(hue))
+        lighter, darker = (luminance(hue), 0.0) if step >= WHITE_FROM else (1.0, luminance(hue))
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5
 
 

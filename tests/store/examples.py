@@ -18,6 +18,10 @@ EFFECT = {
     "state": "last", "step": 2, "split": "dev", "site": "block.0.mixer.out", "role": "key", "original": 0.9,
     "corrupted": 0.1, "restored": 0.5, "attribution": 0.5, "share": 1.0, "share_low": 0.9, "share_high": 1.0, "n": 100,
 }  # fmt: skip
+ABLATION = {
+    "state": "last", "step": 2, "split": "dev", "edit": "zero", "site": "block.0.mixer.out", "role": "key",
+    "original": 0.9, "edited": 0.4, "drop": 0.5, "n": 100,
+}  # fmt: skip
 VERDICT = {
     "state": "last", "step": 2, "split": "dev", "label": "induction", "layer": 1, "stored_by": 0, "stored_at": "value",
     "agreement": 1.0, "summary": "induction: layer 0 stores", "evidence": "One sentence.\nAnother.",
@@ -38,6 +42,7 @@ def write_run(folder: RunFolder, status: str = "done", rows: int = 3, **columns:
         folder.write("scores", [*scores(**EVALUATION), *scores(**EVALUATION | {"split": "test"})])
         folder.write("effects", [EFFECT])
         folder.write("verdicts", [VERDICT])
+        folder.write("ablations", [ABLATION])
         folder.set_status(status=status, **columns)
     return folder
 

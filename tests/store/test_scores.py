@@ -75,7 +75,7 @@ def test_the_view_of_a_snapshot_is_within_limits(tmp_path: Path) -> None:
     row = EVALUATION | {"accuracy": 7.0, "loss": 1e12}
     with folder.exclusive():
         folder.write("scores", [*scores(**row, **many), *scores(**row)])
-    with pytest.warns(StoreWarning, match=r"3 rows of table scores are there twice"):
+    with pytest.warns(StoreWarning, match=r"3 rows of table scores are duplicates"):
         taken = Snapshot(store, ("runs", "evaluations"))
     [found] = taken.evaluations().to_dict("records")
     assert (found["likelihood"], found["n"]) == (0.5, 100)

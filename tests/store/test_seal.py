@@ -20,7 +20,7 @@ from mecheval.store.guard import read_record
 from store.examples import EFFECT, ID, VERDICT, write_run
 from training.runs import in_child, outcome
 
-TABLES = ("history", "scores", "effects", "verdicts")
+TABLES = ("history", "scores", "effects", "verdicts", "ablations")
 
 
 @pytest.fixture

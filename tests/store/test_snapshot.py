@@ -120,10 +120,10 @@ def test_numbers_that_cannot_be_are_missing_and_possible_ones_stay(store: Store)
     [
         ("effects", [{"site": None}, {"site": ""}, {"site": "blocks.99999999999.input"}, {}], 1, "3 rows .* lack"),
         ("effects", [{"role": ""}, {"step": -(2**62)}, {"step": 2**62}, {"state": None}, {}], 1, "4 rows .* lack"),
-        ("effects", [{}, {"share": 0.0}, {"role": "value"}], 2, "1 row .* there twice"),
+        ("effects", [{}, {"share": 0.0}, {"role": "value"}], 2, "1 row .* duplicate"),
         ("effects", [{"role": f"r{i}"} for i in range(MOST_PLACES + 1)], 0, "more than 2,000 sites and roles"),
         ("verdicts", [{"label": None}, {"label": ""}, {}], 1, "2 rows .* lack one of"),
-        ("verdicts", [{}, {"step": 7}, {"split": "test"}], 2, "1 row .* there twice"),
+        ("verdicts", [{}, {"step": 7}, {"split": "test"}], 2, "1 row .* duplicate"),
         ("history", [{"step": 2**62}, {"step": 3}, {"step": 3}], 1, "1 row .*"),
     ],
 )  # fmt: skip

@@ -74,7 +74,14 @@ def test_runs_lists_all_and_the_other_tables_only_whole_runs(store: Store) -> No
     assert dict(zip(runs["run"].str[0], runs["status"], strict=True)) == {
         "a": "done", "b": "diverged", "c": "done", "d": "failed", "e": "interrupted", "f": "interrupted",
     }  # fmt: skip
-    for name, rows in (("history", 3), ("evaluations", 2), ("scores", 6), ("effects", 1), ("verdicts", 1)):
+    for name, rows in (
+        ("history", 3),
+        ("evaluations", 2),
+        ("scores", 6),
+        ("effects", 1),
+        ("verdicts", 1),
+        ("ablations", 1),
+    ):
         expected = [run * 12 for run in "abc" for _ in range(rows)]
         assert list(getattr(store, name)()["run"]) == expected
         assert list(store.query(f"select run from {name} order by run")["run"]) == expected
@@ -179,7 +186,7 @@ def test_query_answers_with_a_frame(store: Store) -> None:
 def test_a_mistake_in_sql_is_one_line_that_names_the_tables(store: Store, sql: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         store.query(sql)
-    assert str(caught.value).endswith(" Tables: runs, history, evaluations, scores, effects, verdicts.")
+    assert str(caught.value).endswith(" Tables: runs, history, evaluations, scores, effects, verdicts, ablations.")
     assert "\n" not in str(caught.value)
 
 

@@ -119,7 +119,7 @@ def test_a_node_dies_and_every_run_ends_as_if_it_never_had(
     assert {event.status for event in ends} == {"done"}
     again = [event for event in heard if event.kind == "say" and "its worker died" in event.message]
     assert len(again) == 1
-    assert again[0].message.endswith("begun again from its checkpoint")
+    assert again[0].message.endswith("restarted from its checkpoint")
     resumed = [event.step for event in heard if event.kind == "begin" and event.run == again[0].run]
     assert len(resumed) == 2
     assert resumed[1] > 0

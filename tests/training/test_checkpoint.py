@@ -63,7 +63,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(part: str, dama
         if (part, damage) != ("json", "missing"):  # without its JSON it never was a checkpoint
             assert len(said) == 1
             assert said[0].startswith("checkpoint 10 of run 0123456789ab is damaged (")
-            assert said[0].endswith("); going on from step 5.")
+            assert said[0].endswith("); resuming from step 5.")
             assert names(tmp_path) == ["000000005.json", "000000005.safetensors"]
 
 

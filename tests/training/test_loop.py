@@ -184,7 +184,7 @@ def test_a_signal_saves_and_the_same_call_continues(number: int, tmp_path: Path)
     whole = train(config, tmp_path / "whole")
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     watcher = SignalAt(23, number)
-    with pytest.raises(Interrupted, match="saved at step 23; the same command continues it") as stopped:
+    with pytest.raises(Interrupted, match="saved at step 23; run the same command again to resume it") as stopped:
         train(config, tmp_path / "cut", [watcher])
     assert stopped.value.signal == number
     assert watcher.steps[-1] == 23

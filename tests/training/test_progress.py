@@ -102,7 +102,7 @@ def test_a_continued_run_counts_only_its_own_steps() -> None:
     train(watcher, clock, 40017, 40036, rate=4)
     watcher.row(row(40036))
     lines = out.getvalue().splitlines()
-    assert lines[0] == "ar  run 0123456789ab  1,000 parameters  continues at step 40016"
+    assert lines[0] == "ar  run 0123456789ab  1,000 parameters  resumes at step 40016"
     assert lines[1].endswith("4 steps/s  41:35 left")
 
 
@@ -228,4 +228,4 @@ def test_time_for_interventions_is_told_after_the_end(terminal: bool) -> None:
     watcher, _, out = watch(terminal)
     watcher.begin(START)
     watcher.end("done", SCORES | {"interchange_seconds": 12.34})
-    assert plain(out.getvalue()).rstrip().endswith("interventions on the way took 12.3 s of that")
+    assert plain(out.getvalue()).rstrip().endswith("interventions during training took 12.3 s of that")

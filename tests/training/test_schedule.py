@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mecheval.config.sections import Schedule
-from mecheval.training.schedule import rate
+from mecheval.training.state import rate
 
 
 def test_the_papers_schedule_is_a_line_up_and_a_cosine_down() -> None:

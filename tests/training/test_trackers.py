@@ -12,8 +12,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.training.trackers import NAMES, tagged, tracker
-from mecheval.training.watch import Start
+from mecheval.training.watch import TRACKERS, Start, tagged, tracker
 
 RUN = "0123456789ab"
 CONFIG = {"task": {"name": "ar", "pairs": 8}, "lr": 0.003}
@@ -42,7 +41,7 @@ def test_an_unknown_tracker_names_the_choices(tmp_path: Path) -> None:
         tracker("tensor-board", tmp_path)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_package_says_how_to_get_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = name.removesuffix("-offline")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "true")  # so that what offline sets is undone
@@ -97,7 +96,7 @@ look_up = socket.getaddrinfo
 socket.getaddrinfo = lambda *address, **options: asked.append(address) or look_up(*address, **options)
 
 import mecheval.training.progress
-from mecheval.training.trackers import tracker
+from mecheval.training.watch import tracker
 from mecheval.training.watch import Start
 
 print({{"wandb", "tensorboard", "torch.utils.tensorboard"}} & set(sys.modules))  # nothing unless it is asked for

@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING
 from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
-    from mecheval.analysis.measured import Measured, judged_on, measure
-    from mecheval.analysis.metrics import METRICS
-    from mecheval.analysis.runs import load_run, probe
-    from mecheval.analysis.scores import Scores, score
+    from mecheval.analysis.metrics import METRICS, Scores, score
+    from mecheval.analysis.runs import Measured, ablation, judged_on, load_run, measure, probe
     from mecheval.analysis.weights import load_lm
 
-__all__ = ["METRICS", "Measured", "Scores", "judged_on", "load_lm", "load_run", "measure", "probe", "score"]
+__all__ = ["METRICS", "Measured", "Scores", "ablation", "judged_on", "load_lm", "load_run", "measure", "probe", "score"]
 
 _FILES = {
-    "METRICS": "metrics", "Measured": "measured", "judged_on": "measured", "measure": "measured", "load_run": "runs",
-    "probe": "runs", "Scores": "scores", "score": "scores", "load_lm": "weights",
+    "METRICS": "metrics", "Measured": "runs", "judged_on": "runs", "measure": "runs",
+    "load_run": "runs", "probe": "runs",
+    "ablation": "runs", "Scores": "metrics", "score": "metrics", "load_lm": "weights",
 }  # fmt: skip
 __getattr__ = lazily(__name__, _FILES)

@@ -1,4 +1,4 @@
-"""Metrics: numbers computed from a model's logits at each prediction.
+"""Metrics, and how well a model answers: the mean of every metric over the predictions of documents.
 
 A metric is one function, registered by name, from logits (n, V) and answers (n,) to a number for each prediction (n,).
 Every metric is computed whenever a model is scored, and its mean is kept with the run. Other packages add theirs
@@ -7,13 +7,19 @@ through entry points of the group `mecheval.metrics`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from mecheval.model import LM
 from mecheval.registry import Registry
+from mecheval.types import Questions
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 METRICS: Registry[Metric] = Registry("metric", "mecheval.metrics")
@@ -45,3 +51,76 @@ def metrics() -> dict[str, Metric]:
 @cache
 def _plugged() -> list[str]:
     return METRICS.names()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over all predictions of all documents."""
+
+    values: Mapping[str, float]  # metric -> mean
+    n: int  # predictions
+
+    @property
+    def accuracy(self) -> float:
+        """The share of predictions whose likeliest token is the answer."""
+        return self.values["accuracy"]
+
+    @property
+    def likelihood(self) -> float:
+        """The mean probability of the answer."""
+        return self.values["likelihood"]
+
+    @property
+    def loss(self) -> float:
+        """The mean cross-entropy."""
+        return self.values["loss"]
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What makes one state better than another: accuracy, then likelihood."""
+        return self.accuracy, self.likelihood
+
+    @property
+    def finite(self) -> bool:
+        """False for a model that has diverged."""
+        return math.isfinite(self.loss)
+
+    def rows(self, state: str, step: int, split: str) -> list[dict[str, Any]]:
+        """Rows of the store's table `scores`, one for each metric."""
+        place = {"state": state, "step": step, "split": split}
+        return [{**place, "metric": name, "value": value, "n": self.n} for name, value in self.values.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `read` gives the same scores again."""
+        return {**self.values, "n": self.n}
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Scores:
+        """From plain data."""
+        return cls({name: value for name, value in given.items() if name != "n"}, given["n"])
+
+
+@torch.inference_mode()
+def score(model: nn.Module, pieces: Iterable[Questions]) -> Scores:
+    """Score a model in evaluation mode; it is left in the mode in which it came.
+
+    `model` is an `LM`, which computes logits only where there is a prediction, or any module from tokens (B, L) to
+    logits (B, L, V).
+    """
+    every = metrics()
+    training = model.training
+    model.eval()
+    try:
+        sums, n = dict.fromkeys(every, 0.0), 0
+        for tokens, at, targets in pieces:
+            if isinstance(model, LM):
+                logits = model(tokens, at=at)
+            else:
+                logits = model(tokens)[torch.arange(len(tokens), device=tokens.device)[:, None], at]
+            logits, answers = logits.flatten(0, 1), targets.flatten()  # (B * k, V), (B * k,)
+            for name, metric in every.items():
+                sums[name] += float(metric(logits, answers).sum())
+            n += len(answers)
+    finally:
+        model.train(training)
+    return Scores({name: total / n for name, total in sums.items()}, n)

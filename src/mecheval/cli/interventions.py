@@ -11,6 +11,7 @@ import typer
 from mecheval.cli.app import AsJson, app, aside, console, loading, note, print_json
 from mecheval.cli.runs import Run, State, StorePath
 from mecheval.errors import UnknownName, UserError
+from mecheval.sites import sites_in
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
@@ -31,6 +32,9 @@ def intervene(
     sites: Annotated[
         str, typer.Option(help="Sites to show: blocks (their parts and short convolutions) or all.")
     ] = "blocks",
+    edit: Annotated[
+        str, typer.Option(help="Instead of patching, edit activations: zero, mean or noise=<std>; no verdict.")
+    ] = "",
     save: Annotated[Path | None, typer.Option(help="Draw the map into this file: .png, .svg or .json.")] = None,
     store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
@@ -38,7 +42,7 @@ def intervene(
     """Patch clean activations into corrupted documents, at every site and role, and name the mechanism."""
     with loading():
         from mecheval import figures
-        from mecheval.analysis.runs import probe, run_config_of
+        from mecheval.analysis.runs import ablation, probe, run_config_of
         from mecheval.cli.show import effects as show
         from mecheval.cli.show import records
         from mecheval.store import Store
@@ -52,25 +56,27 @@ def intervene(
     folder = Store(store).find(run)
     began = time.monotonic()
     with aside.status("intervening"):
-        measured = probe(folder, state, split, n)
-    effects, found = measured.effects, measured.verdict
+        measured = None if edit else probe(folder, state, split, n)
+        effects = measured.effects if measured else ablation(folder, edit, state, split, n)
     took = f"{len(effects)} interventions on {effects['n'].max()} documents took {time.monotonic() - began:.1f} s"
     if sites == "blocks":
-        effects = effects[effects["site"].isin(show.among(effects["site"], show.PARTS))]
+        effects = effects[effects["site"].isin(show.among(sites_in(effects), show.PARTS))]
     config = run_config_of(folder)
-    about, scores = f"{state} state, {split}", _scores(folder, state, split)
+    about, scores = f"{state} state, {split}{', edit ' * bool(edit)}{edit}", _scores(folder, state, split)
     if as_json:
+        found = {"verdict": show.verdict_data(measured.verdict)} if measured else {"edit": edit}
         print_json({
             "run": folder.id, "title": config.title, "state": state, "split": split, "scores": scores,
-            "effects": records(effects), "verdict": show.verdict_data(found),
+            "effects": records(effects), **found,
         })  # fmt: skip
     else:
         console.print(show.run_text(folder.id, config.title, about, scores))
         console.print(show.effects_text(effects))
         console.print()
         console.print(show.effects_table(effects, console.width))
-        console.print()
-        console.print(show.verdict_text(found))
+        if measured:
+            console.print()
+            console.print(show.verdict_text(measured.verdict))
     if save is not None:
         figures.save(figures.heatmap(effects, f"{config.title} ({folder.id}, {about})"), save)
         note(f"wrote {save}")

@@ -140,7 +140,8 @@ def runs(
 @app.command()
 def query(
     sql: Annotated[
-        str, typer.Argument(metavar="SQL", help="Over runs, history, evaluations, scores, effects, verdicts.")
+        str,
+        typer.Argument(metavar="SQL", help="Over runs, history, evaluations, scores, effects, verdicts, ablations."),
     ],
     store: StorePath = Path(DEFAULT_STORE),
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.files import write_atomic
 from mecheval.intervene import Verdict
 from mecheval.store import writing
+from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -19,7 +20,7 @@ ROLES = ("key", "value", "query")
 COLUMNS = ("mixer", "d", "accuracy", "likelihood", *(f"restored_{role}" for role in ROLES), "verdict", "agreement")
 """accuracy and likelihood are on test; restored: likelihood with the clean input of block 1 at that role."""
 HEADS = ("mixer", "d", "accuracy", "likelihood", *(f"at {role}" for role in ROLES), "verdict", "agreement")
-MARK, MISSING = "▸ ", "–"
+MARK = "▸ "
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,8 @@ from typing import Any
 
 from mecheval.errors import UserError
 from mecheval.studies import StudyTable
-from mecheval.studies.axes import MISSING, named, plain, say
+from mecheval.studies.axes import named, plain, say
+from mecheval.types import MISSING
 
 APART = 0.1
 """Difference of seeds above which a cell is marked, because the mean stands for none of them."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from mecheval.errors import UserError
 from mecheval.figures import canvas as sheet
 from mecheval.figures.canvas import INK, PALE, PAPER, QUIET, Canvas, breadth, cut
-from mecheval.figures.heatmap import label, split_site
-from mecheval.figures.style import RAMP
-from mecheval.figures.vegalite import Chart
+from mecheval.figures.heatmap import label
+from mecheval.figures.vegalite import RAMP, Chart
 
 if TYPE_CHECKING:  # it needs torch
     from mecheval.intervene.explain import Answers, Explanation
@@ -56,8 +55,8 @@ def example_figure(document: Mapping[str, Any], explained: Explanation, site: st
     roles = {role: place for role, place in document["roles"].items() if role in sheet.COLOURS and place < len(read)}
     marked = {*roles.values(), *(each.position for each in patched if each.position is not None)}
     shown = visible(len(read), marked)
-    block, part = split_site(site)  # the dot of a patch lies below, inside or above its layer
-    level = n_layers / 2 if block is None else block + {"input": 0.0, "output": 1.0}.get(part, 0.5)
+    at = patched[0].site  # the dot of a patch lies below, inside or above its layer
+    level = n_layers / 2 if at.block is None else at.block + {"input": 0.0, "output": 1.0}.get(at.part, 0.5)
     canvas = _draw(rows, shown, roles, level, n_layers, key)
     return canvas.chart(title, [READS, PATCH.format(site=site)], describe(rows, site, explained, title))
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from mecheval.errors import UserError
 from mecheval.figures import canvas as sheet
 from mecheval.figures.canvas import INK, MONO, PALE, QUIET, Canvas, breadth, cut
-from mecheval.figures.style import RAMP
-from mecheval.figures.vegalite import Chart
+from mecheval.figures.vegalite import RAMP, Chart
 from mecheval.types import ROLES
 
 if TYPE_CHECKING:  # slow to import

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
-from mecheval.figures.style import RAMP, WHITE_FROM
 from mecheval.figures.vegalite import FILL, Chart, Spec, below, field, finish, ink, layer, panel
-from mecheval.studies.axes import MISSING
+from mecheval.sites import Site, sites_in
+from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
-
-__all__ = ["MISSING", "RAMP", "WHITE_FROM", "arranged", "heatmap", "label", "quantity", "split_site"]
 
 ROLES = ("key", "value", "next_key", "divider", "query", "bos", "random")
 """Columns from left to right; other roles follow in the order of the table."""
 BEFORE = ("input", "canon_a", "mixer.input")
 AFTER = ("mixer.output", "canon_c", "mlp.input", "canon_d", "mlp.output", "output")
 """Sites of a block before and after those inside its mixer."""
-COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "share", "n")
-SAID = {"share": "restored share", "restored": "restored likelihood"}
-"""The two columns that a map may show, and their titles."""
+COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "share", "edited", "drop", "n")
+"""Columns of table `effects` or `ablations` that tooltips show."""
+SAID = {"share": "restored share", "restored": "restored likelihood", "drop": "drop of the likelihood"}
+"""The columns that a map may show, and their titles."""
 STEPS = 58, 20
 """Pixels of a cell, across and down."""
 
-SITE = re.compile(r"blocks\.(\d{1,6})\.(.+)", re.ASCII)
-
 
 def heatmap(effects: pd.DataFrame, title: str) -> Chart:
-    """The effects of one run (columns of table `effects`): a panel a layer, a row a site, a column a role.
+    """The effects of one run (table `effects` or `ablations`): a panel a layer, a row a site, a column a role.
 
-    Colour and number are the restored share, or the restored likelihood where nothing is learnt.
+    Colour and number are the restored share, the restored likelihood where nothing is learnt, or the drop by an edit.
     """
     shown, frame = quantity(effects), arranged(effects)
     frame["shown"], frame["label"] = frame[shown], [label(value) for value in frame[shown]]
@@ -51,7 +47,9 @@ def _panel(part: pd.DataFrame, name: str, roles: list[str], shown: str, *, first
     shared = {
         "x": field("role:N", sort=roles, title=None, axis={"orient": "top", "labelAngle": 0, "labels": first}),
         "y": field("name:N", sort={"field": "depth", "op": "min"}, title=None),
-        "tooltip": [field(f"{column}:{'N' if column in ('site', 'role') else 'Q'}") for column in COLUMNS],
+        "tooltip": [
+            field(f"{column}:{'N' if column in ('site', 'role') else 'Q'}") for column in COLUMNS if column in part
+        ],
     }
     colour, known = field("shown:Q", scale=FILL, legend=legend), "isValid(datum.shown)"
     cells = layer("rect", {"color": colour}, where=known, stroke="white")
@@ -62,7 +60,9 @@ def _panel(part: pd.DataFrame, name: str, roles: list[str], shown: str, *, first
 
 
 def quantity(effects: pd.DataFrame) -> str:
-    """The column to show: share, or restored where no share is defined because there was nothing to restore."""
+    """The column to show: drop, share, or restored where there was nothing to restore and so no share of it."""
+    if "drop" in effects:
+        return "drop"
     return "share" if effects["share"].notna().any() else "restored"
 
 
@@ -77,24 +77,18 @@ def arranged(effects: pd.DataFrame) -> pd.DataFrame:
     if effects.empty:
         raise UserError("heatmap: there are no effects to show.")
     effects = effects.reset_index(drop=True)
-    sites, roles = in_depth(effects["site"].unique()), in_order(effects["role"].unique())
-    place = {site: split_site(site) for site in sites}
-    frame = effects.loc[:, list(COLUMNS)].assign(
+    sites, roles = in_depth(sites_in(effects)), in_order(effects["role"].unique())
+    layers = {site: "" if site.block is None else f"layer {site.block}" for site in sites}
+    frame = effects[[column for column in COLUMNS if column in effects]].assign(
         depth=effects["site"].map(sites.index),
         column=effects["role"].map(roles.index),
-        layer=effects["site"].map(lambda site: "" if place[site][0] is None else f"layer {place[site][0]}"),
-        name=effects["site"].map(lambda site: place[site][1]),
+        layer=effects["site"].map(layers),
+        name=effects["site"].map({site: site.part for site in sites}),
     )
     return frame.sort_values(["depth", "column"]).drop(columns="column")
 
 
-def split_site(site: str) -> tuple[int | None, str]:
-    """The block and the part of a site: blocks.1.mixer.conv -> (1, mixer.conv); any other name -> (None, the name)."""
-    found = SITE.fullmatch(site)
-    return (None, site) if found is None else (int(found[1]), found[2])
-
-
-def in_depth(sites: Iterable[str]) -> list[str]:
+def in_depth(sites: Iterable[Site]) -> list[Site]:
     """The sites from the first block to the last, and from the input of a block to its output."""
     return sorted(sites, key=_depth)
 
@@ -104,14 +98,12 @@ def in_order(roles: Iterable[str]) -> list[str]:
     return sorted(roles, key=lambda role: ROLES.index(role) if role in ROLES else len(ROLES))
 
 
-def _depth(site: str) -> tuple[int, int]:
-    block, part = split_site(site)
-    if block is None:
+def _depth(site: Site) -> tuple[int, int]:
+    if site.block is None:
         return -1, 0
-    inside = len(BEFORE)
-    if part in BEFORE:
-        return block, BEFORE.index(part)
-    return block, inside + 1 + AFTER.index(part) if part in AFTER else inside
+    if site.part in BEFORE:
+        return site.block, BEFORE.index(site.part)
+    return site.block, len(BEFORE) + (1 + AFTER.index(site.part) if site.part in AFTER else 0)
 
 
 def label(value: float) -> str:

@@ -10,14 +10,12 @@ from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.figures.canvas import cut
 from mecheval.figures.cells import number, percent
-from mecheval.figures.heatmap import split_site
-from mecheval.figures.style import DASHES, GREY, RAMP, mixer_marks
-from mecheval.figures.vegalite import GAP
+from mecheval.figures.vegalite import DASHES, GAP, GREY, RAMP, mixer_marks
 from mecheval.intervene.mechanism import Rule, depths_of
-from mecheval.sites import Site
+from mecheval.sites import Site, sites_in
 from mecheval.studies import StudyTable, best_rows
 from mecheval.studies.axes import NAMES, named, plain, say
-from mecheval.types import CARRIERS, is_short_convolution
+from mecheval.types import CARRIERS
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -62,7 +60,7 @@ Curve = dict[str, Any]
 Points = Sequence[tuple[int, float]]
 Line = dict[str, Any]
 """A role at a site of a run: `step` and `share` as lists, and texts about the run."""
-Panel = tuple[dict[str, str], str, list[Line], Points]
+Panel = tuple[dict[str, str], Site, list[Line], Points]
 """Texts about the run, the site, its lines, and the accuracy behind them."""
 
 
@@ -244,21 +242,13 @@ def _named(every: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     return [{**texts, "name": " · ".join(part)} for part, texts in zip(parts, every, strict=True)]
 
 
-def _sites(own: pd.DataFrame) -> list[str]:
+def _sites(own: pd.DataFrame) -> list[Site]:
     """The sites that decide the verdict on this run and have something to show."""
-    there, trace = set(own["site"]), set(own.loc[own["share"] >= Rule().trace, "site"])
-    depths = depths_of(_site(name) for name in own["site"].unique())
-    inside = [site for layer in depths.inside for site in layer]
-    chosen = [site for site in depths.boundaries if site in there] + [site for site in inside if site in trace]
-    return (chosen or inside or ["blocks.0.mixer.output"])[:MOST_SITES]
-
-
-def _site(name: str) -> Site:
-    """A site of a stored table, which may come from elsewhere, as a value."""
-    block, part = split_site(name)
-    return Site(
-        block, part, "short_conv" if is_short_convolution(part) else "stream" if part == "input" else "inside", name
-    )
+    there, trace = {str(site): site for site in sites_in(own)}, set(own.loc[own["share"] >= Rule().trace, "site"])
+    depths = depths_of(there.values())
+    inside = [there[site] for layer in depths.inside for site in layer if there[site].kind == "short_conv"]
+    chosen = [there[site] for site in depths.boundaries if site in there] + [site for site in inside if site in trace]
+    return (chosen or inside or [Site(0, "mixer.output", "mixer")])[:MOST_SITES]
 
 
 def _lines(here: pd.DataFrame, texts: dict[str, str]) -> list[Line]:
@@ -279,13 +269,12 @@ def _has_interval(line: Line) -> bool:
     return any(each is not None for each in line.get("low", []))
 
 
-def _name(texts: dict[str, str], site: str) -> list[str]:
+def _name(texts: dict[str, str], site: Site) -> list[str]:
     """Which run, and where in it."""
-    block, part = split_site(site)
-    return [cut(texts["name"], LONGEST), f"{part.removeprefix('mixer.')} of layer {block}"]
+    return [cut(texts["name"], LONGEST), f"{site.part.removeprefix('mixer.')} of layer {site.block}"]
 
 
-def _panel(texts: dict[str, str], site: str, lines: list[Line], accuracy: Points) -> vl.Spec:
+def _panel(texts: dict[str, str], site: Site, lines: list[Line], accuracy: Points) -> vl.Spec:
     hues, dashes = zip((GREY, DASHES[0]), *MARKS.values(), strict=True)
     behind = {**texts, "line": ACCURACY, "step": [step for step, _ in accuracy]}
     behind |= {"share": [round(score, DIGITS) for _, score in accuracy]}

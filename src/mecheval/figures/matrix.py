@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.figures.cells import DETAILS, UNLEARNT, Cell, cells, described, notes, percent, texts_of
-from mecheval.figures.heatmap import split_site
-from mecheval.figures.style import FAINT, GREY, LETTER, mixer_marks, shades, wrapped
-from mecheval.figures.vegalite import GAP
+from mecheval.figures.vegalite import FAINT, GAP, GREY, LETTER, mixer_marks, shades, wrapped
+from mecheval.sites import Site
 from mecheval.studies import StudyTable
 from mecheval.studies.axes import NAMES, named, plain, say
 
@@ -86,8 +86,12 @@ def depth(table: StudyTable, title: str) -> vl.Chart:
 
 def attributions(table: StudyTable) -> list[Cell]:
     """Cells of the readings at outputs of mixers, for each layer that a model has, of runs that learnt something."""
-    sites = {reading.name: split_site(reading.site) for reading in table.readings}
-    columns = {name: str(layer) for name, (layer, part) in sites.items() if part == "mixer.output"}
+    columns = {}
+    for reading in table.readings:
+        if not isinstance(reading.site, Site):
+            raise UserError(f"depth: give the site of reading {reading.name} as Site(block, part).")
+        if reading.site.part == "mixer.output":
+            columns[reading.name] = str(reading.site.block)
     learnt = [plain(value) is None or value > ATTRIBUTABLE for value in table.frame["original"]]
     frame = table.frame.assign(status=table.frame["status"].where(learnt, UNLEARNT))
     made = cells(replace(table, frame=frame), columns, DEPTH)

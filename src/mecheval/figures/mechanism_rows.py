@@ -9,12 +9,11 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.figures.heatmap import split_site
 from mecheval.figures.mechanisms import COLUMNS, SHARES
 from mecheval.store.bounds import name_of
 from mecheval.store.store import snapshot_of
 from mecheval.studies import best_rows
-from mecheval.types import CARRIERS, LAST, is_short_convolution
+from mecheval.types import CARRIERS, LAST
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -26,7 +25,7 @@ Config = Mapping[str, Any]
 SETTING = ("task", "mixer", "model", "seed")
 """Parts of a config that runs share between which the best learning rate is chosen."""
 SPLIT = "test"
-DECIDING = "site like 'blocks.%.input' or site like 'blocks.%.mixer.%' or site like 'blocks.%.canon%'"
+DECIDING = "block is not null and (part = 'input' or kind = 'short_conv')"
 """SQL that holds for the sites whose shares matter here, to read no others."""
 
 
@@ -58,19 +57,19 @@ def _shares(store: Store, chosen: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     effects = store.query(
-        f"select run, site, role, share from effects where state = '{LAST}' and split = '{SPLIT}' and ({DECIDING}) "
-        f"and {AS_IN_THE_PAPER}"
+        "select run, block, part, kind, role, share from effects "
+        f"where state = '{LAST}' and split = '{SPLIT}' and {DECIDING} and {AS_IN_THE_PAPER}"
     )
-    places = {site: split_site(site) for site in effects["site"].unique()}
-    cells: dict[str, dict[tuple[int | None, str, str], float]] = {run: {} for run in chosen["run"]}
-    for run, site, role, share in effects[effects["run"].isin(set(chosen["run"]))].itertuples(index=False):
-        cells[run][(*places[site], role)] = float(share)
+    cells: dict[str, dict[tuple[int, str, str], float]] = {run: {} for run in chosen["run"]}
+    convolutions = set(effects.loc[effects["kind"] == "short_conv", "part"])
+    for run, block, part, _, role, share in effects[effects["run"].isin(set(chosen["run"]))].itertuples(index=False):
+        cells[run][int(block), part, role] = float(share)
     found = {}
     for run, layer in zip(chosen["run"], chosen["layer"], strict=True):
         own, known = cells[run], None if pd.isna(layer) else int(layer)  # the layer that retrieves
         shares = [own.get((known or 1, "input", role), math.nan) for role in CARRIERS]
-        inside = sorted({part for block, part, _ in own if block == known and is_short_convolution(part)})
-        pairs = [[own.get((known, part, role), math.nan) for role in ("value", "next_key")] for part in inside]
+        inside = sorted({part for block, part, _ in own if block == known and part in convolutions})
+        pairs = [[own.get((known or 0, part, role), math.nan) for role in ("value", "next_key")] for part in inside]
         most = max((pair for pair in pairs if not math.isnan(sum(pair))), key=sum, default=[math.nan, math.nan])
         found[run] = [*shares, *most]
     return pd.DataFrame.from_dict(found, orient="index", columns=list(SHARES))

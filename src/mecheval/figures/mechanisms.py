@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mecheval.errors import UserError
 from mecheval.figures.canvas import INK, PALE, PAPER, QUIET, Canvas, breadth, cut
 from mecheval.figures.heatmap import label
-from mecheval.figures.style import RAMP
-from mecheval.figures.vegalite import Chart
+from mecheval.figures.vegalite import RAMP, Chart
 from mecheval.intervene.mechanism import Finding, Rule
-from mecheval.studies.axes import MISSING, plain
-from mecheval.types import CARRIERS
+from mecheval.studies.axes import plain
+from mecheval.types import CARRIERS, MISSING
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd

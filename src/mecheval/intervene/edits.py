@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +14,28 @@ from torch import Tensor, nn
 
 from mecheval.errors import UserError
 from mecheval.intervene.places import NOWHERE, Roles, listening, place, positions
+from mecheval.registry import Registry
 from mecheval.types import Batch
 
 Edit = Callable[[Tensor], Tensor]
 """Activations at one role (n, ...) -> what replaces them (n, ...). Any function will do; these are the usual ones."""
+EDITS: Registry[Callable[..., Edit]] = Registry("edit", "mecheval.edits")
+"""Edits that a command can name, each made from numbers: `zero`, or `noise=0.5`. An edit is one class here."""
+
+
+def edit_of(text: str) -> Edit:
+    """The edit that `text` names: `mean`, or `noise=0.5` for one that needs a number (`a=1,2` for two)."""
+    name, _, given = text.partition("=")
+    make = EDITS.get(name)
+    needs = [each.name for each in inspect.signature(make).parameters.values() if each.default is each.empty]
+    try:
+        numbers = [float(number) for number in given.split(",")] if given else []
+    except ValueError:
+        numbers = [math.nan]
+    if len(numbers) != len(needs) or not all(map(math.isfinite, numbers)):
+        usage = f"{name}={','.join(f'<{each}>' for each in needs)}" if needs else name
+        raise UserError(f"edit {text!r} has other numbers than it needs; write {usage}.")
+    return make(*numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +49,7 @@ class Take:
         return self.values.to(x)
 
 
+@EDITS.register("zero")
 @dataclass(frozen=True)
 class Zero:
     """Put zeros."""
@@ -38,6 +59,7 @@ class Zero:
         return torch.zeros_like(x)
 
 
+@EDITS.register("mean")
 @dataclass(frozen=True)
 class Mean:
     """Put the mean over the batch's documents: what is particular to a document is gone."""
@@ -47,6 +69,7 @@ class Mean:
         return x.mean(0, keepdim=True).expand_as(x)
 
 
+@EDITS.register("noise")
 @dataclass(frozen=True)
 class Noise:
     """Add Gaussian noise."""

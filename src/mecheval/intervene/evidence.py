@@ -160,7 +160,8 @@ class Measured:
         original = [run.original for run in runs]
         corrupted = [run.corrupted["key"] for run in runs]
         self.low, self.high = np.full((2, count + 3), np.nan)
-        self.gap = self.above = (float("nan"),) * 3
+        self.gap: tuple[float, ...] = (float("nan"),) * 3
+        self.above = self.gap
         if all(run.n for run in runs):
             if count:
                 parts = [run.parts() for run in runs]

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mecheval.errors import UserError
 from mecheval.intervene.edits import Intervention, Take, capture, patch
-from mecheval.intervene.places import NOWHERE, positions
+from mecheval.intervene.places import NOWHERE, place, positions
 from mecheval.model import LM
+from mecheval.sites import Site
 from mecheval.tasks import Task
 from mecheval.types import Batch
 
@@ -34,7 +35,7 @@ Answers = tuple[Answer, ...]
 class Patched:
     """What the model says with the clean activation of one site at one role put into the corrupted run."""
 
-    site: str
+    site: Site
     role: str
     position: int | None  # None where the document does not have the role; there are no answers then
     answers: Answers
@@ -75,7 +76,7 @@ def explain(
     try:
         source = capture(lm, clean, sites, where)
         patched = []
-        for site, role in itertools.product(sites, where):
+        for site, role in itertools.product((place(lm, name).site for name in sites), where):
             position = int(where[role])
             with patch(lm, [Intervention(site, role, Take(source[site][role]))], corrupted):
                 said = answers(corrupted)

@@ -36,7 +36,7 @@ from mecheval.sites import Site
 from mecheval.types import RANDOM
 
 if TYPE_CHECKING:  # slow to import
-    import pandas as pd
+    pass
 
 Label = Literal[
     "induction", "direct_retrieval", "conv_association", "pointer", "redundant", "joint", "mixed", "not_learnt",
@@ -149,13 +149,6 @@ def depths_of(sites: Iterable[Site]) -> Depths:
         for i in range(layers)
     ]
     return Depths(tuple(inputs.get(layer, Site(layer, "input", "stream")) for layer in range(1, layers)), tuple(inside))
-
-
-def sites_in(effects: pd.DataFrame) -> list[Site]:
-    """The sites of a table of effects, from its columns site, block, part and kind."""
-    rows = effects[["site", "block", "part", "kind"]].drop_duplicates("site").itertuples(index=False)
-    return [Site(None if block != block or block is None else int(block), part, kind, name)
-            for name, block, part, kind in rows]  # fmt: skip
 
 
 Shares = Mapping[Cell, float]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
 from mecheval.figures.grammar import derivation_of
-from mecheval.figures.heatmap import arranged, split_site
+from mecheval.figures.heatmap import arranged, in_depth
 from mecheval.report.page import tidy
-from mecheval.report.runs import PARTS, SPLIT, layout_of, three
+from mecheval.report.runs import SPLIT, is_mapped, layout_of, three
 from mecheval.store import RunFolder, Store
 from mecheval.tasks import ATR, Task
 from mecheval.types import LAST, ROLES
@@ -74,13 +74,13 @@ def _documents(trained: Trained) -> dict[str, Any]:
     clean, corrupted = documents(trained.task, trained.config, SPLIT, min(LOOK, given.documents))
     rows = torch.tensor(_readable(clean.lengths.tolist()))
     clean, corrupted = clean[rows], corrupted[rows]
-    sites = [site for site in default_sites(trained.lm) if split_site(site)[1] in PARTS]
+    sites = [site for site in default_sites(trained.lm) if is_mapped(site)]
     effects = interchange(trained.lm, clean, corrupted, sites, ROLES, per_document=True)
     shown: list[dict[str, Any]] = []
     layout: dict[str, Any] = {}
     for row in range(len(clean)):
         own = arranged(effects[effects["document"] == int(clean.index[row])])
-        layout = layout_of(own["site"], own["role"])
+        layout = layout_of(in_depth(sites), own["role"])
         both = clean[row : row + 1], corrupted[row : row + 1]
         answered = explain(trained.lm, trained.task, *both, sites=[], roles=[], top=TOP)
         shown.append({

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mecheval.figures.canvas import BAND, INK, PALE, PAPER, QUIET
 from mecheval.figures.lines import thinned
-from mecheval.figures.style import FAINT, GREY, RAMP, WHITE_FROM
-from mecheval.figures.vegalite import Chart, Spec, version, views
+from mecheval.figures.vegalite import FAINT, GREY, RAMP, WHITE_FROM, Chart, Spec, version, views
 from mecheval.studies.axes import ordered, plain, say
 
 if TYPE_CHECKING:  # slow to import

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.figures.heatmap import AFTER, BEFORE, in_depth, in_order, split_site
+from mecheval.figures.heatmap import AFTER, BEFORE, in_depth, in_order
 from mecheval.figures.mechanism_rows import apart, mixer_names, setting_of, task_names, usual_values
 from mecheval.report.page import columns, tidy
+from mecheval.sites import Site, sites_in
 from mecheval.store import Store
 from mecheval.store.schema import AS_IN_THE_PAPER
 from mecheval.studies import best_rows, restoring
 from mecheval.studies.axes import ordered, plain
-from mecheval.types import CANON_B, LAST, SHORT_CONVOLUTIONS
+from mecheval.types import LAST
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -28,8 +29,8 @@ SHOWN = (
     "task_name", "mixer_name",
 )  # fmt: skip
 VERDICT = ("label", "layer", "agreement", "summary", "evidence")
-PARTS = (*BEFORE, *AFTER, *CANON_B, *(f"mixer.{name}" for name in SHORT_CONVOLUTIONS))
-"""Parts of a block that maps show: its own sites, and the outputs of short convolutions."""
+PARTS = (*BEFORE, *AFTER)
+"""Parts of a block that maps show, beside the outputs of short convolutions."""
 SPLIT = "test"
 
 
@@ -114,11 +115,15 @@ def packed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"bases": list(usual.values()), "runs": runs}
 
 
+def is_mapped(site: Site) -> bool:
+    """Whether maps of the page have a row for this site: the ends of blocks and their parts, and short convolutions."""
+    return site.part in PARTS or site.kind == "short_conv"
+
+
 def mean_effects(store: Store) -> pd.DataFrame:
     """Effects of the last state at the sites that maps show: on test, or else on the split that there is."""
     effects = store.query(f"select * from effects where state = '{LAST}' and {AS_IN_THE_PAPER}")
-    parts = {site: split_site(site)[1] for site in effects["site"].unique()}
-    effects = effects[effects["site"].map(parts).isin(PARTS)]
+    effects = effects[effects["site"].isin({site for site in sites_in(effects) if is_mapped(site)})]
     splits = dict.fromkeys((SPLIT, "dev", "train", *effects["split"].unique()))
     rank = effects["split"].map({split: place for place, split in enumerate(splits)})
     return effects[rank == rank.groupby(effects["run"]).transform("min")]
@@ -129,15 +134,16 @@ def maps_data(effects: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, li
 
     A map is [number of its layout, whether it shows shares, original, corrupted, a number for each site and role].
     """
-    depth, column = ({name: place for place, name in enumerate(sort(effects[of].unique()))}
-                     for sort, of in ((in_depth, "site"), (in_order, "role")))  # fmt: skip
-    layouts: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    every_site = in_depth(sites_in(effects))
+    depth = {str(site): place for place, site in enumerate(every_site)}
+    column = {role: place for place, role in enumerate(in_order(effects["role"].unique()))}
+    layouts: dict[tuple[tuple[Site, ...], tuple[str, ...]], int] = {}
     maps: dict[str, list[Any]] = {}
     names = ("site", "role", "share", "restored", "original", "corrupted", "n")
     every = {name: effects[name].to_numpy() for name in names}
     for run, rows in effects.groupby("run", sort=False).indices.items():
         own = {name: values[rows] for name, values in every.items()}
-        sites = tuple(sorted(set(own["site"]), key=depth.__getitem__))
+        sites = tuple(every_site[place] for place in sorted({depth[site] for site in own["site"]}))
         roles = tuple(sorted(set(own["role"]), key=column.__getitem__))
         shares = not np.isnan(own["share"]).all()  # or else nothing is learnt
         cells = zip(own["site"], own["role"], strict=True)
@@ -152,9 +158,9 @@ def maps_data(effects: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, li
     return [layout_of(*layout) for layout in layouts], maps
 
 
-def layout_of(sites: Iterable[str], roles: Iterable[str]) -> dict[str, Any]:
+def layout_of(sites: Iterable[Site], roles: Iterable[str]) -> dict[str, Any]:
     """The rows (block, part) and columns of a map."""
-    return {"sites": [list(split_site(site)) for site in dict.fromkeys(sites)], "roles": list(dict.fromkeys(roles))}
+    return {"sites": [[site.block, site.part] for site in sites], "roles": list(dict.fromkeys(roles))}
 
 
 def three(numbers: NDArray[np.float64]) -> list[float | int | None]:

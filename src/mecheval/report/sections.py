@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
 from mecheval.figures import curves, draw
-from mecheval.figures.heatmap import split_site
 from mecheval.figures.lines import mechanism_over_time
 from mecheval.figures.matrix import pairs
 from mecheval.figures.mechanism_rows import mechanism_rows
@@ -174,8 +173,7 @@ def training_data(frame: pd.DataFrame, store: Snapshot, history: pd.DataFrame) -
     shown = frame[frame["run"].isin(store.probed)].head(AT_ONCE)
     order = {run: place for place, run in enumerate(shown["run"])}
     effects = store.on_the_way(list(order)).sort_values("run", key=lambda runs: runs.map(order), kind="stable")
-    blocks = {site: split_site(site)[0] for site in effects["site"].unique()}
-    effects = effects[effects["site"].isin({site for site, block in blocks.items() if block is not None})]
+    effects = effects[effects["block"].notna()]
     shown = shown[shown["run"].isin(set(effects["run"]))]
     if shown.empty:
         return {"runs": 0, "shown": 0, "chips": []}, []

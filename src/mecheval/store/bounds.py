@@ -40,7 +40,7 @@ MOST_PLACES = 2_000
 
 ROUNDING = 1e-3
 """By how much a mean of probabilities may be outside of its range."""
-SHARES = ("original", "corrupted", "restored", "likelihood", "accuracy", "agreement")
+SHARES = ("original", "corrupted", "restored", "edited", "likelihood", "accuracy", "agreement")
 """Ends of the names of columns that are probabilities, or shares of documents."""
 WHOLE_NUMBERS = {
     "d_model": (1, 2**20), "n_layers": (1, MOST_LAYERS), "seed": (0, 2**63 - 1), "steps": (0, LARGEST_STEP),
@@ -65,9 +65,10 @@ APART = {
     "scores": ("run", "state", "split", "step", "metric"),
     "effects": ("run", "state", "split", "site", "role", "corruption", "direction"),
     "verdicts": ("run", "state", "split"),
+    "ablations": ("run", "state", "split", "edit", "site", "role"),
 }
 """Columns that distinguish the rows of a table; what was measured along training differs in its step, too."""
-NEEDED = {"effects": ("step",), "verdicts": ("step", "label")}
+NEEDED = {"effects": ("step",), "ablations": ("step",), "verdicts": ("step", "label")}
 """Further columns without which a row says nothing."""
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 
@@ -95,7 +96,7 @@ def bounds_of(column: str) -> tuple[float, float]:
     """The smallest and the largest number of a column of fractions; numbers outside become missing."""
     if column.endswith(SHARES):
         return -ROUNDING, 1 + ROUNDING
-    if column == "attribution":
+    if column in ("attribution", "drop"):
         return -1 - ROUNDING, 1 + ROUNDING
     return (0, LARGEST_NUMBER) if column in ("lr", "seconds") else (-LARGEST_NUMBER, LARGEST_NUMBER)
 
@@ -204,7 +205,7 @@ def bound_table(connection: DuckDBPyConnection, table: Table) -> list[tuple[str,
     lost = [(run, f"{_rows(n)} of table {name} lack one of {', '.join(needed)}") for run, n in gone.items()]
     keys = ", ".join([*apart, f"CASE state WHEN '{ON_THE_WAY}' THEN step END"] if "state" in apart else apart)
     gone = _removed(connection, table, f"rowid NOT IN (SELECT min(rowid) FROM {name} GROUP BY {keys})")
-    lost += [(run, f"{_rows(n)} of table {name} are there twice") for run, n in gone.items()]
+    lost += [(run, f"{_rows(n)} of table {name} are duplicates") for run, n in gone.items()]
     if name == "effects":
         many = f"SELECT run FROM {name} GROUP BY run HAVING count(DISTINCT (site, role)) > {MOST_PLACES}"
         gone = _removed(connection, table, f"run IN ({many})")

@@ -212,7 +212,9 @@ def check_writable(folder: Path, what: str) -> None:
     try:
         for place in (folder, *folder.parents):
             if place.is_symlink() and not place.exists():
-                raise StoreError(f"cannot use the {what} {folder}: {place} is a link to {place.readlink()}, not there.")
+                raise StoreError(
+                    f"cannot use the {what} {folder}: {place} is a link to {place.readlink()}, which does not exist."
+                )
             if place.exists() and not place.is_dir():
                 raise StoreError(f"cannot use the {what} {folder}: {place} is a file, not a folder.")
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,7 +228,7 @@ def check_writable(folder: Path, what: str) -> None:
 
 @contextmanager
 def marked(place: Path) -> Iterator[str]:
-    """Put a marker into a folder, which is made if it is missing; the marker's name. Afterwards it is removed."""
+    """Inside, a marker is in the folder, which is made if it is missing; yields the marker's name."""
     marker = place / f"{MARKER}{secrets.token_hex(8)}"
     with writing(marker):
         place.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mecheval.types import ALL_ROLES
+from mecheval.types import ALL_ROLES, SHORT_CONVOLUTIONS
 
 WHOLE_NUMBERS = {"INTEGER": 32, "BIGINT": 64}
 """DuckDB's types of whole numbers, with their bits."""
@@ -135,7 +135,7 @@ def _shown(value: Any) -> str:
 
 
 RUN = Column("run", "VARCHAR", "id of the run: 12 hex digits, from its config")
-STATE = Column("state", "VARCHAR", "which weights: last, best (on dev), or training (on the way)")
+STATE = Column("state", "VARCHAR", "which weights: last, best (on dev), or training (measured during training)")
 STEP = Column("step", "BIGINT", "training step of these weights")
 SPLIT = Column("split", "VARCHAR", "train, dev or test")
 PLACE = (RUN, STATE, STEP, SPLIT)
@@ -213,26 +213,29 @@ SCORES = Table(
 
 OLDER_BLOCK = r"try_cast(regexp_extract(site, '^blocks\.(\d{1,6})\.', 1) AS INTEGER)"
 OLDER_PART = r"regexp_replace(site, '^blocks\.\d{1,6}\.', '')"
-OLDER_KIND = r"""CASE
-    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.(input|output)$') THEN 'stream'
-    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mixer\.(input|output)$') THEN 'mixer'
-    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mlp\.') THEN 'mlp'
-    WHEN regexp_matches(site, '^blocks\.\d{1,6}\.mixer\.(.*\.)?(conv|q_conv|k_conv|v_conv|shift)$') THEN 'short_conv'
+OLDER_KIND = rf"""CASE
+    WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.(input|output)$') THEN 'stream'
+    WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.mixer\.(input|output)$') THEN 'mixer'
+    WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.mlp\.') THEN 'mlp'
+    WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.mixer\.(.*\.)?({"|".join(SHORT_CONVOLUTIONS)})$') THEN 'short_conv'
     ELSE 'inside' END"""
 
 SHOWN_ROLES = ", ".join(f"'{role}'" for role in ALL_ROLES)
 AS_IN_THE_PAPER = f"direction = 'restore' AND corruption = 'key' AND role IN ({SHOWN_ROLES})"
 """The rows of effects that maps and studies show; the others are evidence for the verdict."""
+SITE = (
+    Column("site", "VARCHAR", "activation that was replaced"),
+    Column("block", "INTEGER", "layer of the site, from 0", OLDER_BLOCK),
+    Column("part", "VARCHAR", "the site inside its layer", OLDER_PART),
+    Column("kind", "VARCHAR", "stream, mixer, mlp, short_conv, state or inside (a mixer)", OLDER_KIND),
+    Column("role", "VARCHAR", "position or positions at which it was replaced"),
+)
 
 EFFECTS = Table(
     "effects",
     (
         *PLACE,
-        Column("site", "VARCHAR", "activation that was replaced"),
-        Column("block", "INTEGER", "layer of the site, from 0", OLDER_BLOCK),
-        Column("part", "VARCHAR", "the site inside its layer", OLDER_PART),
-        Column("kind", "VARCHAR", "stream, mixer, mlp, short_conv, state or inside (a mixer)", OLDER_KIND),
-        Column("role", "VARCHAR", "position or positions at which it was replaced"),
+        *SITE,
         Column("corruption", "VARCHAR", "what was corrupted: key (as in the paper), value, query or swap", "'key'"),
         Column(
             "direction",
@@ -250,6 +253,20 @@ EFFECTS = Table(
         Column("n", "BIGINT", "documents"),
     ),
     order=("run", "step", "state", "split", "site", "role", "corruption", "direction"),
+)
+
+ABLATIONS = Table(
+    "ablations",
+    (
+        *PLACE,
+        Column("edit", "VARCHAR", "what was done to the activation, such as zero, mean or noise=1"),
+        *SITE,
+        Column("original", "DOUBLE", "mean probability of the answer"),
+        Column("edited", "DOUBLE", "the same, with the edit"),
+        Column("drop", "DOUBLE", "original - edited"),
+        Column("n", "BIGINT", "documents"),
+    ),
+    order=("run", "step", "state", "split", "edit", "site", "role"),
 )
 
 VERDICTS = Table(
@@ -276,9 +293,9 @@ VERDICTS = Table(
     order=("run", "step", "state", "split"),
 )
 
-STORED = {table.name: table for table in (RUNS, HISTORY, SCORES, EFFECTS, VERDICTS)}
+STORED = {table.name: table for table in (RUNS, HISTORY, SCORES, EFFECTS, VERDICTS, ABLATIONS)}
 """Tables that runs have rows of, by name."""
 VIEWS = {EVALUATIONS.name: SCORES}
 """Views, each with the table that it shows in another form."""
-TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, SCORES, EFFECTS, VERDICTS)}
+TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, SCORES, EFFECTS, VERDICTS, ABLATIONS)}
 """All that SQL can ask for, by name."""

@@ -100,8 +100,12 @@ class Store:
         """The mechanisms that interventions found."""
         return self._frame("verdicts")
 
+    def ablations(self) -> pd.DataFrame:
+        """The effects of edits that are named, such as zero or mean."""
+        return self._frame("ablations")
+
     def query(self, sql: str) -> pd.DataFrame:
-        """The answer to SQL (DuckDB's) over the tables runs, history, evaluations, scores, effects and verdicts.
+        """The answer to SQL (DuckDB's) over the store's tables and views, which `TABLES` lists.
 
         The tables are copies in memory: SQL can neither change the store nor touch any file.
         """

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from mecheval.mixers.pattern import is_pattern
+from mecheval.types import MISSING
 
-MISSING = "–"
-"""What stands for a value that is not there, in every table and chart."""
 MIXERS = ("mamba", "hyena", "h3", "delta_net", "based", "base_conv", "attention")
 """The built-in mixers in the order of the paper's figures, from top to bottom."""
 NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kernel_size": "kernel", "layer": "layer"}

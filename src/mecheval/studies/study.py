@@ -17,7 +17,7 @@ class Reading:
 
     name: str  # column of the study's table, e.g. restored_value
     title: str  # for people, e.g. restored at value
-    site: str
+    site: str  # or a `Site`, where a chart shows readings layer by layer
     role: str
     column: str = "restored"  # of table effects: restored, attribution or share
     split: str = "test"

@@ -30,7 +30,7 @@ class Engine(Protocol):
     def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
         """Work on all jobs; `tell` is called in this process, one event at a time.
 
-        A job whose worker dies is begun again and resumes from its checkpoint, a few times at most. A run that another
+        A job whose worker dies is restarted and resumes from its checkpoint, a few times at most. A run that another
         process holds comes last; its result is taken from that process, or the run resumes here if the other one dies.
         Returns when every job has ended. A signal (Ctrl-C, SIGTERM) has the workers save and stop; it raises `Stopped`.
         """
@@ -63,7 +63,7 @@ class Crew(ABC):
         """Pass on what happens to the jobs; return after `LOOK_SECONDS` or so at the latest.
 
         The last event of a job is an `end`. Its status is `held` where another process has the run, and `died`, with
-        the reason as its message, where the worker is gone and the job can be begun again.
+        the reason as its message, where the worker is gone and the job can be restarted.
         """
 
     def spare(self, jobs: int) -> None:
@@ -71,8 +71,8 @@ class Crew(ABC):
         return None
 
     def again(self, job: Job) -> str:
-        """How a job whose worker died will be begun again, in words."""
-        return "begun again from its checkpoint"
+        """How a job whose worker died will be restarted, in words."""
+        return "restarted from its checkpoint"
 
     def stop(self, take: Tell) -> None:
         """Have all workers save and end, and wait for them."""
@@ -173,7 +173,7 @@ class _Queue:
         for job, message in self._held.values():
             if (job.run, message) not in self._said:
                 self._said.add((job.run, message))
-                said = f"{job.config.title}: {message} Waiting for it to end or to let go."
+                said = f"{job.config.title}: {message} Waiting until that process finishes the run or releases it."
                 self._tell(Event(job.run, "say", message=said))
 
 

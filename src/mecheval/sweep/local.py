@@ -25,7 +25,7 @@ WORKER = {**ONE_THREAD, "PYTHONSAFEPATH": "1"}
 `python -m` would look for modules there first; a file called torch.py or queue.py would be executed by every worker.
 """
 NICE_TRIES, NICE_PAUSE = 3, 0.15
-"""How often, and how many seconds apart, a priority is set: the kernel takes only ten such wishes a second."""
+"""How often, and how many seconds apart, a priority is set: the kernel accepts only ten such requests per second."""
 
 
 class LocalEngine(CrewEngine):

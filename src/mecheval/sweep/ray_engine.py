@@ -87,7 +87,7 @@ class RayEngine(CrewEngine):
         wanted = f"{self.cpus * threads:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
         have = sorted({f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in _nodes()})
         there = f"nodes have: {'; '.join(have) or 'none'}"
-        return f"no node of the Ray cluster has the {wanted} that a job wants ({there}); ask for less, or add a node."
+        return f"no node of the Ray cluster has the {wanted} that a job needs ({there}); ask for less, or add a node."
 
 
 class _Tasks(Crew):
@@ -182,7 +182,7 @@ def task(job: str, store: str, marker: str, checkpoint_seconds: float, mailbox: 
         if event.kind == "end":
             ends.append(event)
         else:
-            with suppress(Exception):  # progress may be lost, the run may not
+            with suppress(Exception):  # progress may get lost, but a run must not
                 last = mailbox.put.remote(json.dumps(event))
 
     try:
@@ -218,7 +218,7 @@ def _work_far_away(job: Job, url: str, tell: Tell, checkpoint_seconds: float) ->
 
 
 def _mailbox(ray: ModuleType) -> Any:
-    """An actor on this node, to live and die with the driver: tasks put events into it, the driver takes them out."""
+    """An actor on this node that ends with the driver: tasks put events into it, and the driver takes them out."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     class Mailbox:  # made here, it travels as it is: its process need not import the whole package

@@ -29,12 +29,12 @@ LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """With 0, Ray listens on the loopback interface: its default where it does not support clusters."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # a private Ray reports to nobody
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns about the future
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it prints a warning about a future change
 }
 
 
 class Connection:
-    """How this process is connected to the cluster at `address` (see `RayEngine`)."""
+    """The connection of this process to the cluster at `address` (see `RayEngine`)."""
 
     def __init__(self, address: str | None) -> None:
         self.address = address

@@ -7,10 +7,10 @@ from mecheval.lazy import lazily
 if TYPE_CHECKING:
     from mecheval.training.loop import Interrupted, train
     from mecheval.training.progress import progress
-    from mecheval.training.trackers import tracker
+    from mecheval.training.watch import tracker
 
 __all__ = ["Interrupted", "progress", "tracker", "train"]
 
-_FILES = {"Interrupted": "loop", "train": "loop", "progress": "progress", "tracker": "trackers"}
+_FILES = {"Interrupted": "loop", "train": "loop", "progress": "progress", "tracker": "watch"}
 """Imported when first used: who reads signals or times alone does not wait for torch."""
 __getattr__ = lazily(__name__, _FILES)

@@ -65,7 +65,7 @@ def read_checkpoint(folder: Path, run: str, say: Callable[[str], None]) -> Check
             with writing(folder):
                 _remove(path)
     for problem in damaged:
-        say(f"{problem}; " + (f"going on from step {found.step}." if found else "starting from the beginning."))
+        say(f"{problem}; " + (f"resuming from step {found.step}." if found else "starting from the beginning."))
     return found
 
 

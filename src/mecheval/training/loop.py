@@ -35,7 +35,7 @@ class Interrupted(Exception):
 
     def __init__(self, folder: RunFolder, step: int, signal: int) -> None:
         self.folder, self.step, self.signal = folder, step, signal
-        super().__init__(f"run {folder.id} is saved at step {step}; the same command continues it.")
+        super().__init__(f"run {folder.id} is saved at step {step}; run the same command again to resume it.")
 
 
 def train(

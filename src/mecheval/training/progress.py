@@ -85,7 +85,7 @@ class Lines:
     def begin(self, start: Start) -> None:
         """Print a line about the run."""
         self._pace = Pace(start, self._clock)
-        where = f"  continues at step {start.step}" if start.step else ""
+        where = f"  resumes at step {start.step}" if start.step else ""
         line = f"{start.title}  run {start.run}  {start.parameters:,} parameters{where}"
         show(self._console, Text(line, "bold"))
 
@@ -113,7 +113,7 @@ class Lines:
         style = f"bold {COLOURS.get(status, '')}"
         show(self._console, Text.assemble((status, style), "  ", dimmed(result(self._pace, scores))))
         if "interchange_seconds" in scores:
-            self.say(f"interventions on the way took {scores['interchange_seconds']:.1f} s of that")
+            self.say(f"interventions during training took {scores['interchange_seconds']:.1f} s of that")
 
     def _print_waiting(self) -> None:
         if self._waiting:

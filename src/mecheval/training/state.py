@@ -12,11 +12,28 @@ from torch import Tensor
 from mecheval import rng
 from mecheval.analysis import Scores
 from mecheval.config import RunConfig
+from mecheval.config.sections import Schedule
 from mecheval.errors import UserError
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import Checkpoint
-from mecheval.training.schedule import rate
 from mecheval.types import Questions
+
+
+def warmup_steps(schedule: Schedule, steps: int) -> int:
+    """Steps of the way up."""
+    return round(schedule.warmup * steps if schedule.warmup < 1 else schedule.warmup)
+
+
+def rate(schedule: Schedule, step: int, steps: int) -> float:
+    """Share of the peak rate at step number `step` (from 0): 0 at first, 1 after the warm-up, 0 after the last."""
+    up = warmup_steps(schedule, steps)
+    if step < up:
+        return step / up
+    if schedule.decay == "constant":
+        return 1.0
+    done = (step - up) / max(1, steps - up)
+    return 1 - done if schedule.decay == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
 
 Row = dict[str, Any]
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -45,7 +62,7 @@ class Training:
         )  # fmt: skip
         self.step = 0
         self.history: list[Row] = []
-        self.effects: list[Row] = []  # of interventions on the way
+        self.effects: list[Row] = []  # of interventions during training
         self.verdicts: list[Row] = []
         self.best: Best | None = None
         self.stale = 0  # evaluations since the best

@@ -24,8 +24,10 @@ from mecheval.intervene import interchange, verdict
 from mecheval.intervene.explain import Answer, Explanation, Patched, explain
 from mecheval.model import LM
 from mecheval.model.handmade import handmade
+from mecheval.sites import Site
 from mecheval.tasks import Task
 from mecheval.types import ALL_ROLES, Batch
+from places import located
 
 NAN = math.nan
 
@@ -42,7 +44,7 @@ def table(shares: dict[tuple[str, str], float], original: float = 0.9, corrupted
         {"site": s, "role": r, "original": original, "corrupted": corrupted, "restored": 0.2, "share": x, "n": 8}
         for (s, r), x in shares.items()
     ]
-    return pd.DataFrame(rows).assign(attribution=0.1)
+    return located(pd.DataFrame(rows).assign(attribution=0.1))
 
 
 @pytest.fixture
@@ -194,8 +196,8 @@ def test_explain_refuses(task: Task, pair: tuple[Batch, Batch]) -> None:
 
 A, B, C = Answer("v6", 0.93, True), Answer("[b]", 0.05, False), Answer("v11", 0.6, False)
 EXPLAINED = Explanation("k1", "k2", (A, B), (C, Answer("v6", 0.01, True)), (
-    Patched("blocks.0.input", "key", 3, (A, B)), Patched("blocks.0.input", "random", None, ()),
-    Patched("blocks.1.input", "key", 3, (A,)), Patched("blocks.1.input", "random", None, ()),
+    Patched(Site(0, "input"), "key", 3, (A, B)), Patched(Site(0, "input"), "random", None, ()),
+    Patched(Site(1, "input"), "key", 3, (A,)), Patched(Site(1, "input"), "random", None, ()),
 ))  # fmt: skip
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.table import Table
 from rich.text import Text
 
+from mecheval.types import MISSING
+
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
-
-MISSING = "–"
-"""What stands for a value that is not there; as in `studies.axes`, which is slow to import."""
 
 
 def plain_table(

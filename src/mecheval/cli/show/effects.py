@@ -13,10 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mecheval.cli.show import records
-from mecheval.figures.heatmap import MISSING, RAMP, WHITE_FROM, arranged, label, quantity, split_site
+from mecheval.figures.heatmap import arranged, in_depth, label, quantity
+from mecheval.figures.vegalite import RAMP, WHITE_FROM
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
-from mecheval.types import is_short_convolution
+from mecheval.sites import Site, sites_in
+from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -34,10 +36,9 @@ BRIGHTEST = 3
 RIGHT = "✓"
 
 
-def among(sites: Iterable[str], names: Sequence[str]) -> list[str]:
+def among(sites: Iterable[Site], names: Sequence[str]) -> list[Site]:
     """The sites with one of these names inside their layer, and the outputs of short convolutions."""
-    parts = {site: split_site(site)[1] for site in sites}
-    return [site for site, part in parts.items() if part in names or is_short_convolution(part)]
+    return [site for site in sites if site.part in names or site.kind == "short_conv"]
 
 
 def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | None) -> Text:
@@ -51,7 +52,10 @@ def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | N
 def effects_text(effects: pd.DataFrame) -> Text:
     """What the numbers of the map mean."""
     whole = effects.sort_values("n").iloc[-1]  # not every document has every role
-    before, after = f"{whole['original']:.3f}", f"{whole['corrupted']:.3f}"
+    before = f"{whole['original']:.3f}"
+    if quantity(effects) == "drop":
+        return Text(f"The likelihood of the answer is {before}. Drop: how much of it is lost by one edit.")
+    after = f"{whole['corrupted']:.3f}"
     if quantity(effects) == "share":
         return Text(
             f"With the key corrupted, the likelihood of the answer falls from {before} to {after}. "
@@ -66,7 +70,7 @@ def effects_text(effects: pd.DataFrame) -> Text:
 def effects_table(effects: pd.DataFrame, width: int = 80) -> Table:
     """The map: sites by depth, roles across; the restored share, or the likelihood where nothing is learnt."""
     frame = arranged(effects)
-    sites, roles = frame["site"].unique(), frame["role"].unique()
+    sites, roles = in_depth(sites_in(effects)), frame["role"].unique()
     value = dict(zip(zip(frame["site"], frame["role"], strict=True), frame[quantity(effects)], strict=True))
     cell = max(NARROWEST, min(WIDEST, (width - _margin(sites)) // len(roles)))
     rows = [(site, [_number(value.get((site, role), math.nan), cell) for role in roles]) for site in sites]
@@ -113,7 +117,7 @@ def patched_tables(explained: Explanation, width: int = 80) -> Iterator[Table]:
         yield _layered([heads[role] for role in part], rows, cell)
 
 
-def _layered(heads: Sequence[Text], rows: Iterable[tuple[str, Sequence[Text]]], cell: int) -> Table:
+def _layered(heads: Sequence[Text], rows: Iterable[tuple[Site, Sequence[Text]]], cell: int) -> Table:
     """A row for each site, under the number of its layer."""
     table = Table(box=None, pad_edge=False, padding=0, header_style="bold")
     table.add_column("", no_wrap=True)
@@ -121,19 +125,18 @@ def _layered(heads: Sequence[Text], rows: Iterable[tuple[str, Sequence[Text]]], 
         table.add_column(head, width=cell, overflow="fold")
     before = None
     for site, cells in rows:
-        layer, name = split_site(site)
-        if layer is not None and layer != before:
-            table.add_row(Text(f"layer {layer}", "bold"))
-        before = layer
-        table.add_row(Text(f" {name} "), *cells)
+        if site.block is not None and site.block != before:
+            table.add_row(Text(f"layer {site.block}", "bold"))
+        before = site.block
+        table.add_row(Text(f" {site.part} "), *cells)
         if any("\n" in each.plain for each in cells):
             table.add_row("")
     return table
 
 
-def _margin(sites: Iterable[str]) -> int:
+def _margin(sites: Iterable[Site]) -> int:
     """Width in characters of the column with the names of sites."""
-    return 2 + max(len(split_site(site)[1]) for site in sites)
+    return 2 + max(len(site.part) for site in sites)
 
 
 def _number(value: float, width: int) -> Text:

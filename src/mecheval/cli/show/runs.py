@@ -14,8 +14,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from mecheval.cli.show import MISSING, plain_table, records
+from mecheval.cli.show import plain_table, records
 from mecheval.store.bounds import name_of
+from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd

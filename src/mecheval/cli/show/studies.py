@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mecheval.cli.show import MISSING, plain_table, score
+from mecheval.cli.show import plain_table, score
 from mecheval.paper import OUTCOMES, Compared, Comparison, Judged, Setting
 from mecheval.paper.numbers import PUBLISHED
 from mecheval.paper.questions import LEARNT, TOLERANCE
@@ -19,6 +19,7 @@ from mecheval.studies import Study, StudyTable
 from mecheval.studies.axes import say
 from mecheval.studies.table import GAP
 from mecheval.training.progress import duration
+from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd

@@ -25,7 +25,7 @@ function figure(number, signals = () => ({})) {
 async function draw(chart) {
   if (chart.drawn || !window.vegaEmbed) return;
   near.unobserve(chart.place);
-  const turn = (chart.drawn = {}); // a later drawing, in other colours, makes this one void
+  const turn = (chart.drawn = {}); // a later drawing, in other colours, replaces this one
   const plain = JSON.parse(document.getElementById(`spec-${chart.number}`).textContent);
   const spec = theme.dark ? painted(plain) : plain;
   const rows = Object.values(spec.datasets || {}).reduce((sum, part) => sum + part.length, 0);
@@ -41,7 +41,7 @@ async function draw(chart) {
   chart.view?.finalize();
   chart.view = view;
   chart.place.replaceChildren(stage);
-  chart.place.style.minHeight = "0"; // which kept the place until now
+  chart.place.style.minHeight = "0"; // the height that reserved the chart's place until now
   choose(chart);
 }
 
@@ -60,7 +60,7 @@ function redraw() {
 
 theme.heard.push(redraw);
 
-// Paper has every chart, in light colours.
+// A printed page has every chart, in light colours.
 function forPaper(paper) {
   if (theme.paper === paper) return;
   theme.paper = paper;

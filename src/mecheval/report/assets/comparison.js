@@ -55,7 +55,7 @@ function patternsTable(study) {
 function comparisonSection() {
   const { comparison, about } = data;
   if (!comparison.studies.length) {
-    return section("paper", "Beside the paper", [
+    return section("paper", "Comparison with the paper", [
       el("p", { class: "note" }, `The store has no run of the paper's studies at scale ${about.scale}. `, el("code", {}, "mecheval study ar"), " makes some."),
     ]);
   }
@@ -64,9 +64,9 @@ function comparisonSection() {
     settings.set(`${task}: ours ${ours}; the paper's ${paper}`, ours === paper ? `${task}: both ${ours}.` : `${task}: ours ${ours}; the paper's ${paper}.`);
   }));
   const numbers = comparison.studies.filter((study) => study.cells.mixer.length);
-  return section("paper", "Beside the paper", [
+  return section("paper", "Comparison with the paper", [
     el("p", {}, `Scale ${about.scale}. `, about.scale === "paper" ? "Both sides have the same settings. "
-      : "Our tasks are smaller and training is shorter, so levels differ; what can be compared is who does it, and where. ",
+      : "Our tasks are smaller and training is shorter, so levels differ; compare which mixers recall, and at which position they are restored. ",
       "The paper has one seed and, without a hold-out, chose learning rates on the documents that it reports; we choose on dev and report test."),
     el("ul", {}, [...settings.values()].map((text) => el("li", {}, text))),
     el("h3", {}, "Claims"),
@@ -77,7 +77,7 @@ function comparisonSection() {
     ] : el("p", { class: "note" }, "None of the paper's claims is about these studies."),
     numbers.map((study) => [
       el("h3", {}, `Numbers of figure ${study.figure}`),
-      el("p", {}, "Likelihood of the right answer: for the original document, for the corrupted one, and with one activation of the original put back; differences in percentage points. Models that only one side has come last."),
+      el("p", {}, "Likelihood of the right answer: for the original document, for the corrupted one, and after patching in one clean activation; differences in percentage points. Models that only one side has come last."),
       folded("Where models that learnt are restored most", () => patternsTable(study), { open: true }),
       cellsTable(study),
     ]),

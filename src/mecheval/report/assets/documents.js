@@ -83,7 +83,7 @@ function documentsSection() {
     return `${runs.task_name[at]} · ${runs.mixer_name[at]} · d ${runs.d_model[at]} · ${plural(runs.n_layers[at], "layer")}${seed} · ${verdictText(at)}`;
   };
   if (!documents.length) {
-    return section("documents", "Documents", [el("p", { class: "note" }, "No run is done, so there is no model to look into.")]);
+    return section("documents", "Documents", [el("p", { class: "note" }, "No run is done, so there is no model to inspect.")]);
   }
   const place = el("div", { class: "document", "aria-live": "polite" });
   const numbers = el("div", { class: "chips", role: "group", "aria-label": "document" });
@@ -95,7 +95,7 @@ function documentsSection() {
     const about = index.get(run.run);
     if (run.problem) {
       numbers.replaceChildren();
-      place.replaceChildren(el("p", { class: "note" }, `This run cannot be loaded here: ${run.problem} Its mean map is from when it was measured.`), ...[meanMap(about)].flat());
+      place.replaceChildren(el("p", { class: "note" }, `This run cannot be loaded here: ${run.problem} The mean map below was stored when it was measured.`), ...[meanMap(about)].flat());
       return;
     }
     numbers.replaceChildren(el("span", { class: "axis" }, "test document"), ...run.documents.map((shown, n) =>
@@ -108,7 +108,7 @@ function documentsSection() {
   }
   look(0, 0);
   return section("documents", "Documents", [
-    el("p", {}, "What a run makes of single test documents. The corruption replaces the key; then the activation of one site at one position is taken "
+    el("p", {}, "How a run answers single test documents. The corruption replaces the key; then the activation of one site at one position is taken "
       + "from the original. Where the answer's likelihood comes back, the information was there."),
     el("div", { class: "pick" }, el("label", { for: "explored" }, "Run"), select), numbers, place,
   ]);

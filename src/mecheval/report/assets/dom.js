@@ -1,4 +1,4 @@
-// Elements from data: text is only ever text.
+// Elements made from data; text always stays text and never becomes markup.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";

@@ -46,7 +46,7 @@ main.append(
 );
 document.getElementById("nav").append(contents(sections));
 
-// Where the reader is.
+// Mark the section that the reader is in.
 const here = new Map([...document.querySelectorAll("#nav a")].map((link) => [link.hash.slice(1), link]));
 const spy = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {

@@ -68,6 +68,6 @@ function runsSection() {
   };
   return section("runs", "All runs", [
     el("div", { class: "pick" }, el("label", { for: "find" }, "Find"), find),
-    el("p", { class: "quiet" }, "Words of any column, all of which must occur. Open a row for its evidence, its mean map and its config."), sheet.node,
+    el("p", { class: "quiet" }, "Type words from any column to see the rows that contain all of them. Open a row for its evidence, its mean map and its config."), sheet.node,
   ]);
 }

@@ -2,7 +2,7 @@
 
 const AXES = { d_model: "d", n_layers: "layers", kernel_size: "kernel" };
 
-// What chips mean for charts: a signal for each, null where nothing is chosen.
+// The signals that chips set in charts: one for each axis, null where nothing is chosen.
 function signalsOf(bar, chips, rates) {
   return () => Object.fromEntries(chips.map(({ axis }) => {
     const set = bar.chosen[axis];
@@ -65,7 +65,7 @@ function trainingSection() {
     return node;
   });
   const some = training.shown < training.runs ? ` Shown are ${training.shown}, spread over tasks and mixers.` : "";
-  return section("training", "The mechanism as it forms", figures.length ? [
+  return section("training", "Mechanisms during training", figures.length ? [
     el("p", {}, `${plural(training.runs, "run was", "runs were")} intervened on while being trained, on dev documents.${some} `
       + "A line rises where the clean activation at that position restores the answer; the broad grey line is the accuracy."),
     bar.node, figures,

@@ -90,7 +90,7 @@ function table({ columns, rows, details = null, step = STEP, label, passes = () 
 
 const shownValue = (value) => (known(value) ? String(value) : MISSING);
 
-// Chips: none pressed means all. `chips` are [{ axis, name, values }]; `tell` hears of every change.
+// Chips: none pressed means all. `chips` are [{ axis, name, values }]; `tell` is called after every change.
 function chipBar(chips, tell) {
   const chosen = Object.fromEntries(chips.map((chip) => [chip.axis, new Set()]));
   const reset = button("Show all", () => {
