@@ -184,7 +184,7 @@ def direct_retrieval(lm: LM, layer: int) -> None:
     # How long a value is when it comes out of memory and o_norm; q and k have been brought back to length 1.
     written = 0.5 * SMALL / 2 * _codes_per_token(lm) ** -0.5  # beta = sigmoid(0) = 1/2; silu(z) ≈ z/2
     found = (
-        written * delta_net.d_head**-0.5 * 1e-5**-0.5
+        written * delta_net.key_size**-0.5 * 1e-5**-0.5
     )  # q's scale; o_norm, whose epsilon outweighs so short an input
     wire(delta_net.o_proj.weight, slots.value, slots.value, ANSWER / found)
 
