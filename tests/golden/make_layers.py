@@ -24,7 +24,12 @@ from torch import Tensor, nn
 
 DATA = Path(__file__).parent / "data"
 LENGTH, WIDTH, BATCH = 37, 16, 2
-ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {"swish": F.silu, "silu": F.silu, "sigmoid": torch.sigmoid, None: lambda x: x}
+ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    "swish": F.silu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    None: lambda x: x,
+}
 
 
 def unit(x: Tensor) -> Tensor:

@@ -27,6 +27,11 @@ def test_fast_is_reference(heads: int, size: int) -> None:
     assert_agree(partial(ridge, at=at), partial(ridge_reference, at=at), [take(q, at), *rest])
 
 
+def test_factors_that_do_not_fit_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mecheval.ops.ridge.MOST_KEPT", 100)
+    assert_agree(ridge, ridge_reference, inputs(3, 37))
+
+
 def test_worked_by_hand() -> None:
     """Two steps under one key: G = 2 (1/2) + 3 = 4, so x = 10 / (4 + 1)."""
     k, beta = torch.ones(1, 2, 1, 1), torch.tensor([2.0, 3.0]).view(1, 2, 1)

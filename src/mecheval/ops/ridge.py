@@ -3,15 +3,17 @@
     G <- exp(g_t) G + beta_t k_t k_t^T        the second moment G (D, D) of a head's keys starts at zero
     x_t = (G + diag(lamb))^-1 q_t             after the update
 
-The fast path factorises G by Cholesky in double precision, because G is nearly singular next to its largest part. Its
-gradient needs no factors: with x held fixed, the residual r = q - G x - lamb x is a linear recurrence, and the
+The fast path factorises G by Cholesky in double precision, because G is nearly singular next to its largest part. As
+for the gradient: with x held fixed, the residual r = q - G x - lamb x is a linear recurrence, and the
 cotangent of r is that of x, solved by the same matrices.
 
-Legend: B batch, L length, H heads, D key size, K queries.
+Legend: B batch, L length, H heads, D key size, K queries, N documents side by side, in
+G groups.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,11 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+MOST_KEPT = 1 << 23
+"""Numbers in factors that are kept from the forward to the backward pass (64 MB); else it repeats them."""
+LANES = 8
+"""Documents that are solved side by side, so that every inner loop is a few vectors long, whatever the width."""
+
 
 def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tensor | None = None) -> Tensor:
     """x for queries q and keys k (B, L, H, D), log-decays g <= 0 and strengths beta (B, L, H), and lamb > 0 (H, D).
@@ -42,11 +49,14 @@ def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tenso
         return ridge_reference(q, k, g, beta, lamb, at)
     at_BK, which_BK = in_time_order(at, batch, length)
     matrices = [x.detach().contiguous() for x in (k, g.exp(), beta, lamb, at_BK, which_BK)]
-    x = _solve(q.detach(), *matrices)
+    shape = (-(-batch // LANES), k.shape[2], length, k.shape[3], k.shape[3], LANES)
+    keep = torch.is_grad_enabled() and at is None and math.prod(shape) <= MOST_KEPT
+    factors = torch.empty(shape if keep else (0,) * 6, dtype=torch.float64)
+    x = _solve(q.detach(), *matrices, factors, False)
     if not torch.is_grad_enabled():
         return x
     seen = linear_recurrence(x, beta.unsqueeze(3) * k, k, g=g, at=at)
-    return _Implicit.apply(q - seen - lamb * x, x, *matrices)  # type: ignore[no-any-return, no-untyped-call]
+    return _Implicit.apply(q - seen - lamb * x, x, *matrices, factors)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def ridge_reference(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tensor | None = None) -> Tensor:
@@ -68,12 +78,13 @@ class _Implicit(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
-        return _solve(dx, *ctx.saved_tensors), *[None] * 7
+        return _solve(dx, *ctx.saved_tensors, True), *[None] * 8
 
 
-def _solve(q: Tensor, *matrices: Tensor) -> Tensor:
+def _solve(q: Tensor, *matrices: Any) -> Tensor:
+    *tensors, known = matrices
     x_BKHD = torch.empty(q.shape)
-    _solve_all(*(x.numpy() for x in (q.contiguous(), *matrices, x_BKHD)))
+    _solve_all(*(x.numpy() for x in (q.contiguous(), *tensors)), known and tensors[-1].numel() > 0, x_BKHD.numpy())
     return x_BKHD
 
 
@@ -86,77 +97,97 @@ def _solve_all(
     lamb_HD: Floats,
     at_BK: Ints,
     which_BK: Ints,
+    factors: Doubles,
+    known: bool,
     x_BKHD: Floats,
 ) -> None:
-    """Fill x. Of symmetric matrices only the upper triangle is computed."""
+    """Fill x, and the factors of all positions (G, H, L, D, D, N) unless they have no room, or are known already.
+
+    Of symmetric matrices only the upper triangle is computed.
+    """
     batch, queries = at_BK.shape
     heads, size = lamb_HD.shape
-    G_DD, U_DD = np.zeros((size, size)), np.zeros((size, size))
-    k_D, y_D = np.zeros(size), np.zeros(size)
-    for b in range(batch):
+    G_DDN, U_DDN = np.zeros((size, size, LANES)), np.zeros((size, size, LANES))
+    k_DN, y_DN, w_N, beta_N = np.zeros((size, LANES)), np.zeros((size, LANES)), np.zeros(LANES), np.zeros(LANES)
+    asked_N = np.zeros(LANES, np.int64)
+    for first in range(0, batch, LANES):
+        lanes, steps = min(LANES, batch - first), 0
+        for n in range(lanes if queries > 0 else 0):
+            steps = max(steps, at_BK[first + n, queries - 1] + 1)
         for h in range(heads):
-            G_DD[:] = 0
-            asked = 0
-            steps = at_BK[b, queries - 1] + 1 if queries > 0 else 0
+            G_DDN[:] = 0
+            asked_N[:] = 0
             for t in range(steps):
-                w, beta = np.float64(w_BLH[b, t, h]), np.float64(beta_BLH[b, t, h])
-                k_D[:] = k_BLHD[b, t, h]
-                for i in range(size):
-                    G_D, written = G_DD[i], beta * k_D[i]
-                    for j in range(i, size):
-                        G_D[j] = w * G_D[j] + written * k_D[j]
-                if asked < queries and at_BK[b, asked] == t:
-                    _factorise(G_DD, lamb_HD[h], U_DD)
-                while asked < queries and at_BK[b, asked] == t:
-                    which = which_BK[b, asked]
-                    y_D[:] = q_BKHD[b, which, h]
-                    _back_and_forth(U_DD, y_D)
-                    x_BKHD[b, which, h] = y_D
-                    asked += 1
+                if len(factors):
+                    U_DDN = factors[first // LANES, h, t]
+                for n in range(0 if known else lanes):
+                    w_N[n], beta_N[n] = w_BLH[first + n, t, h], beta_BLH[first + n, t, h]
+                    k_DN[:, n] = k_BLHD[first + n, t, h]
+                if not known:
+                    _write(G_DDN, w_N, beta_N, k_DN)
+                factorised = known
+                while True:
+                    asking = False
+                    for n in range(lanes):
+                        if asked_N[n] < queries and at_BK[first + n, asked_N[n]] == t:
+                            y_DN[:, n] = q_BKHD[first + n, which_BK[first + n, asked_N[n]], h]
+                            asking = True
+                    if not asking:
+                        break
+                    if not factorised:
+                        _factorise(G_DDN, lamb_HD[h], U_DDN)
+                        factorised = True
+                    _back_and_forth(U_DDN, y_DN)
+                    for n in range(lanes):
+                        if asked_N[n] < queries and at_BK[first + n, asked_N[n]] == t:
+                            x_BKHD[first + n, which_BK[first + n, asked_N[n]], h] = y_DN[:, n]
+                            asked_N[n] += 1
 
 
 @fast_kernel
-def _factorise(G_DD: Doubles, lamb_D: Floats, U_DD: Doubles) -> None:
-    """Write to U the upper triangle with U^T U = G + diag(lamb)."""
+def _write(G_DDN: Doubles, w_N: Doubles, beta_N: Doubles, k_DN: Doubles) -> None:
+    """One step of G."""
+    for i in range(len(k_DN)):
+        for j in range(i, len(k_DN)):
+            for n in range(LANES):
+                G_DDN[i, j, n] = w_N[n] * G_DDN[i, j, n] + beta_N[n] * k_DN[i, n] * k_DN[j, n]
+
+
+@fast_kernel
+def _factorise(G_DDN: Doubles, lamb_D: Floats, U_DDN: Doubles) -> None:
+    """Write to U the upper triangle with U^T U = G + diag(lamb), and to its diagonal the reciprocals."""
     size = len(lamb_D)
     for i in range(size):
         for j in range(i, size):
-            U_DD[i, j] = G_DD[i, j]
-        U_DD[i, i] += lamb_D[i]
-    for start in range(
-        0, size, 4
-    ):  # four rows at a time, so that the rows below are loaded and stored a fourth as often
-        stop = min(start + 4, size)
-        for i in range(start, stop):
-            row = U_DD[i]
-            scale = 1 / np.sqrt(row[i])
-            for j in range(i, size):
-                row[j] *= scale
-            for j in range(i + 1, stop):
-                other, factor = U_DD[j], row[j]
-                for m in range(j, size):
-                    other[m] -= factor * row[m]
-        if stop == size:
-            return
-        row_0, row_1, row_2, row_3 = U_DD[start], U_DD[start + 1], U_DD[start + 2], U_DD[start + 3]
-        for j in range(stop, size):
-            other, a, b, c, d = U_DD[j], row_0[j], row_1[j], row_2[j], row_3[j]
+            for n in range(LANES):
+                U_DDN[i, j, n] = G_DDN[i, j, n]
+        for n in range(LANES):
+            U_DDN[i, i, n] += lamb_D[i]
+    for i in range(size):
+        for n in range(LANES):
+            U_DDN[i, i, n] = 1 / np.sqrt(U_DDN[i, i, n])
+        for j in range(i + 1, size):
+            for n in range(LANES):
+                U_DDN[i, j, n] *= U_DDN[i, i, n]
+        for j in range(i + 1, size):
             for m in range(j, size):
-                other[m] -= a * row_0[m] + b * row_1[m] + c * row_2[m] + d * row_3[m]
+                for n in range(LANES):
+                    U_DDN[j, m, n] -= U_DDN[i, j, n] * U_DDN[i, m, n]
 
 
 @fast_kernel
-def _back_and_forth(U_DD: Doubles, y_D: Doubles) -> None:
+def _back_and_forth(U_DDN: Doubles, y_DN: Doubles) -> None:
     """Solve U^T U x = y in place."""
-    size = len(y_D)
+    size = len(y_DN)
     for i in range(size):
-        row = U_DD[i]
-        y_D[i] /= row[i]
-        done = y_D[i]
+        for n in range(LANES):
+            y_DN[i, n] *= U_DDN[i, i, n]
         for j in range(i + 1, size):
-            y_D[j] -= row[j] * done
+            for n in range(LANES):
+                y_DN[j, n] -= U_DDN[i, j, n] * y_DN[i, n]
     for i in range(size - 1, -1, -1):
-        row, total = U_DD[i], 0.0
         for j in range(i + 1, size):
-            total += row[j] * y_D[j]
-        y_D[i] = (y_D[i] - total) / row[i]
+            for n in range(LANES):
+                y_DN[i, n] -= U_DDN[i, j, n] * y_DN[j, n]
+        for n in range(LANES):
+            y_DN[i, n] *= U_DDN[i, i, n]
