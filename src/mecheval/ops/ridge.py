@@ -84,12 +84,15 @@ class _Implicit(torch.autograd.Function):
 def _solve(q: Tensor, *matrices: Any) -> Tensor:
     *tensors, known = matrices
     x_BKHD = torch.empty(q.shape)
-    _solve_all(*(x.numpy() for x in (q.contiguous(), *tensors)), known and tensors[-1].numel() > 0, x_BKHD.numpy())
+    arrays: list[Any] = [x.numpy() for x in (x_BKHD, q.contiguous(), *tensors)]
+    _solve_all(known and tensors[-1].numel() > 0, *arrays)
     return x_BKHD
 
 
 @fast_kernel
 def _solve_all(
+    known: bool,
+    x_BKHD: Floats,
     q_BKHD: Floats,
     k_BLHD: Floats,
     w_BLH: Floats,
@@ -98,8 +101,6 @@ def _solve_all(
     at_BK: Ints,
     which_BK: Ints,
     factors: Doubles,
-    known: bool,
-    x_BKHD: Floats,
 ) -> None:
     """Fill x, and the factors of all positions (G, H, L, D, D, N) unless they have no room, or are known already.
 
