@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks import convs, delta, growth, interventions, layers, scan, steps, sweeps, tasks, training
+from benchmarks import convs, delta, growth, interventions, layers, recurrences, scan, steps, sweeps, tasks, training
 from benchmarks.harness import show
 
-show(
-    [row for part in (tasks, scan, delta, convs, layers, steps, training, interventions, sweeps) for row in part.run()]
-)
+PARTS = (tasks, scan, delta, recurrences, convs, layers, steps, training, interventions, sweeps)
+show([row for part in PARTS for row in part.run()])
 for case in tasks.CASES:
     tasks.peak_memory(case)
 training.shares()

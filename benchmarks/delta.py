@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.harness import Row, interleaved, show
 from benchmarks.peers import naive_delta_rule
-from mecheval.ops.delta_rule import delta_rule, delta_rule_reference
+from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_reference
 
 BATCH = 32
 HEADS = ((1, 64), (2, 32), (1, 16))
@@ -22,6 +22,14 @@ HEADS = ((1, 64), (2, 32), (1, 16))
 TARGETS = {36: None, 128: 6.0, 512: None}
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+    return linear_recurrence(q, k, v, beta=beta)
+
+
+def delta_rule_reference(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
+    return linear_recurrence_reference(q, k, v, beta=beta)[0]
 
 
 def inputs(length: int, heads: int, size: int, batch: int = BATCH) -> list[Tensor]:

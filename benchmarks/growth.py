@@ -14,8 +14,10 @@ from typing import Any
 from benchmarks.harness import PEAK
 
 LENGTHS = (64, 128, 256, 512, 1024)
-LAYERS = {"attention": 0, "based": 1, "delta_net": 0, "h3": 0, "hyena": 0, "mamba": 0}
-RECURRENT = ("based", "delta_net", "mamba")
+NEWER = ("gated_delta_net", "gla", "kda", "mamba2", "mesa_net", "retnet", "rg_lru", "rwkv7")
+LAYERS = {"attention": 0, "based": 1, "delta_net": 0, "h3": 0, "hyena": 0, "mamba": 0, **dict.fromkeys(NEWER, 0)}
+LAYERS["sliding_attention"] = 0
+RECURRENT = ("based", "delta_net", "mamba", *NEWER, "sliding_attention")
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
 PROGRAM = f"""{PEAK}
@@ -75,7 +77,7 @@ def main() -> None:
         cells = "  ".join(f"{p['length']}: {p['ms']:.1f} ms {p['peak MB']:.0f} MB" for p in row)
         growth = (row[-1]["ms"] / row[0]["ms"]) / (LENGTHS[-1] / LENGTHS[0])
         kind = "recurrent" if name in RECURRENT else "quadratic or FFT"
-        print(f"{name:10} {cells}  growth / linear {growth:.2f} ({kind})")
+        print(f"{name:17} {cells}  growth / linear {growth:.2f} ({kind})")
 
 
 if __name__ == "__main__":

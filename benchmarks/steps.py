@@ -15,7 +15,7 @@ import mecheval as me
 from benchmarks.harness import Row, interleaved, show
 from mecheval.mixers import MIXERS
 
-SLOWDOWN = {"h3": 4.0}
+SLOWDOWN = {"h3": 4.0, **dict.fromkeys(("gated_delta_net", "kda", "mesa_net", "rwkv7"), 3.0)}
 """How many times attention's step a mixer's may take; 2.5 unless said otherwise."""
 
 

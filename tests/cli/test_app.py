@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commands import Command
+from mecheval.mixers import BUILT_IN
 
 
 def test_version_and_help(command: Command) -> None:
@@ -66,12 +67,20 @@ def test_grammar_is_shown_saved_and_read_back(command: Command, tmp_path: Path) 
 
 def test_list_mixers_shows_options_and_sizes(command: Command) -> None:
     listed = json.loads(command.prints("list", "mixers", "--json"))
-    assert sorted(listed) == ["attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba"]
+    assert set(listed) == set(BUILT_IN)
+    assert list(BUILT_IN)[:7] == ["attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba"]
+    assert all(mixer["paper"] and mixer["family"] != "custom" for mixer in listed.values())
+    assert {name for name, mixer in listed.items() if not mixer["short_conv"]} == {
+        "attention", "gla", "retnet", "sliding_attention"
+    }  # fmt: skip
     assert listed["mamba"]["options"]["d_conv"]["default"] == 4
     assert listed["mamba"]["layers"][0] == {"class": "Mamba", "parameters": 32640, "state": 2432}
     assert [layer["class"] for layer in listed["based"]["layers"]] == ["BaseConv", "TaylorAttention"]
     table = command.prints("list", "mixers")
     assert all(option in table for mixer in listed.values() for option in mixer["options"])
+    glance = table[: table.index("Options")]
+    assert max(len(line) for line in glance.splitlines()) <= 100
+    assert ["mamba2", "state", "space", "34,310", "8,960", "yes"] in [line.split()[:6] for line in glance.splitlines()]
 
 
 def test_list_sites_names_them_with_their_axes(command: Command) -> None:

@@ -110,6 +110,15 @@ def test_a_hybrid_has_one_id_however_it_is_written(tmp_path: Path) -> None:
     assert (long["hyena.l_max"], long["attention.rotary"]) == (4005, True)
 
 
+def test_an_option_that_was_added_later_changes_no_stored_id() -> None:
+    plain, signs = run_config("ar", "delta_net"), run_config("ar", "delta_net", allow_neg_eigval=True)
+    assert plain.id == run_config("ar", "delta_net", allow_neg_eigval=False).id == "4d8f5524a0fd"
+    assert run_config("atr", "delta_net", num_heads=2).id == "acfcc08a759a"
+    assert "allow_neg_eigval" not in plain.mixer.options
+    assert signs.id != plain.id
+    assert RunConfig.read(signs.to_dict()).id == signs.id
+
+
 def test_filters_reach_over_the_longest_document() -> None:
     assert run_config("ar", "hyena").mixer.options["l_max"] == 1024
     assert run_config("ar", "hyena", pairs=2000).mixer.options["l_max"] == 4005  # 2 * 2000 + 5

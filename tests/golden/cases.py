@@ -31,7 +31,29 @@ MIXER_CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "mamba_dconv3": ("mamba", 0, {"d_conv": 3}),
     "mamba_dconv4": ("mamba", 0, {}),
     "mamba_noconv": ("mamba", 0, {"d_conv": 0}),
-}
+    "gated_delta_net": ("gated_delta_net", 0, {}),
+    "gated_delta_net_h2": (
+        "gated_delta_net", 0,
+        {"num_heads": 2, "expand_v": 1.5, "use_gate": False, "use_short_conv": False, "allow_neg_eigval": True},
+    ),
+    "gla": ("gla", 0, {}),
+    "gla_h2": ("gla", 0, {"num_heads": 2, "use_short_conv": True, "use_output_gate": False}),
+    "kda": ("kda", 0, {}),
+    "kda_h2": (
+        "kda", 0,
+        {"num_heads": 2, "head_dim": 6, "expand_v": 1.5, "use_short_conv": False, "allow_neg_eigval": True},
+    ),
+    "mamba2": ("mamba2", 0, {"num_heads": 4, "d_state": 5}),
+    "mesa_net": ("mesa_net", 0, {}),
+    "mesa_net_gate": ("mesa_net", 0, {"num_heads": 3, "head_dim": 5, "use_output_gate": True}),
+    "retnet": ("retnet", 0, {}),
+    "retnet_h4": (
+        "retnet", 0, {"num_heads": 4, "expand_k": 0.5, "use_short_conv": True, "use_output_gate": False}
+    ),
+    "rg_lru": ("rg_lru", 0, {"lru_width": 24, "num_heads": 2}),
+    "rwkv7": ("rwkv7", 0, {"num_heads": 2, "low_rank_dim": 5}),
+}  # fmt: skip
+"""Name of a file -> mixer, layer and options. `make_layers.py` made those from gated_delta_net on."""
 
 LM_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "attention": ("attention", {}),

@@ -30,6 +30,25 @@ d = 64
         ("hyena", 0, {}, (3 * d * d + 3 * d) + (d * d + d) + 4 * 3 * d + d + 3 * 1024
          + (3 * 64 + 64) + 2 * (64 * 64 + 64) + 64 * d + 64),
         # E = 128, N = 16, R = 4
+        # q and k 48 wide, v, gate and output 96; a and b; A_log and dt_bias; convolutions; norm
+        ("gated_delta_net", 0, {}, 2 * 48 * d + 3 * 96 * d + 2 * d + 2 + 4 * (2 * 48 + 96) + 96),
+        ("gated_delta_net", 0, {"use_gate": False, "use_short_conv": False, "num_heads": 2, "head_dim": 8,
+         "expand_v": 1.5}, 2 * 16 * d + 2 * 24 * d + 2 * 2 * d + 2 * 2 + 12),
+        # q, k, v, o; convolutions; decay of rank 64; strength; gate of rank 64 with a bias; A_log, dt_bias; norm
+        ("kda", 0, {}, 4 * d * d + 12 * d + 2 * d * d + d + (2 * d * d + d) + (1 + d) + d),
+        ("gla", 0, {}, 2 * 32 * d + 3 * d * d + (16 * d + 16 * 32 + 32) + d),
+        ("gla", 0, {"use_short_conv": True, "use_output_gate": False, "num_heads": 2},
+         2 * 32 * d + 2 * d * d + (16 * d + 16 * 32 + 32) + 4 * (2 * 32 + d) + d // 2),
+        ("retnet", 0, {}, 2 * d * d + 3 * 2 * d * d + d),
+        # gate and u 128, B and C 64, dt 2; convolution with bias; dt_bias, A_log, D; norm; output
+        ("mamba2", 0, {}, (2 * 128 + 2 * 64 + 2) * d + 5 * (128 + 2 * 64) + 3 * 2 + 128 + 128 * d),
+        # q, k, v, o; decay and strength with biases; λ; convolutions on q and k; norm of a head
+        ("mesa_net", 0, {}, 4 * d * d + 2 * (2 * d + 2) + d + 2 * 4 * d + d // 2),
+        # linear_x, linear_y, linear_out; convolution with bias; two gates with biases; Λ
+        ("rg_lru", 0, {}, 3 * (d * d + d) + 5 * d + 2 * (d * d + d) + d),
+        # r, k, v, o; six shares; k_k, k_a, r_k; decay and rate of rank 32 with biases, gate without; norm
+        ("rwkv7", 0, {}, 4 * d * d + 6 * d + 3 * d + 3 * 2 * 32 * d + 2 * d + 2 * d),
+        ("sliding_attention", 0, {"use_short_conv": True}, 4 * d * d + d + 4 * 3 * d),
         ("mamba", 0, {}, 256 * d + 128 * 5 + (4 + 32) * 128 + (4 * 128 + 128) + 128 * 16 + 128 + 128 * d),
     ],
 )  # fmt: skip
@@ -54,6 +73,19 @@ def test_parameter_counts_worked_by_hand(name: str, layer: int, options: dict[st
         ("hyena", 0, {}, 100, 100 * 64 + 2 * 192),
         ("mamba", 0, {}, 100, 128 * 16 + 3 * 128),
         ("mamba", 0, {"d_conv": 0}, 100, 128 * 16),
+        ("gated_delta_net", 0, {}, 100, 48 * 96 + 3 * (48 + 48 + 96)),
+        ("kda", 0, {"num_heads": 2}, 100, 2 * 32 * 32 + 3 * 3 * 64),
+        ("gla", 0, {}, 100, 32 * 64),
+        ("gla", 0, {"use_short_conv": True, "conv_size": 3}, 1, 32 * 64 + 32 + 32 + 64),
+        ("retnet", 0, {}, 100, 2 * 32 * 64),
+        ("mamba2", 0, {}, 100, 2 * 64 * 64 + 3 * (128 + 2 * 64)),
+        ("mamba2", 0, {"d_conv": 0}, 100, 2 * 64 * 64),
+        ("mesa_net", 0, {}, 100, 2 * 2 * 32 * 32 + 2 * 3 * 64),  # two moments of two heads
+        ("rg_lru", 0, {}, 100, 64 + 3 * 64),
+        ("rg_lru", 0, {"lru_width": 96, "conv1d_width": 0}, 100, 96),
+        ("rwkv7", 0, {}, 100, 64 * 64 + 64),  # and the token before
+        ("sliding_attention", 0, {}, 100, 2 * 16 * 64),
+        ("sliding_attention", 0, {"window": 8, "use_short_conv": True}, 3, 2 * 3 * 64 + 3 * 3 * 64),
     ],
 )
 def test_state_sizes_worked_by_hand(name: str, layer: int, options: dict[str, Any], length: int, expected: int) -> None:
@@ -72,6 +104,15 @@ def test_state_sizes_worked_by_hand(name: str, layer: int, options: dict[str, An
         ("attention", 16, {"num_heads": 3}, "attention: d_model=16 is not a multiple of num_heads=3"),
         ("attention", 6, {"num_heads": 2, "rotary": True}, "even head width (got 3)"),
         ("delta_net", 16, {"num_heads": 5}, "delta_net: d_model=16 is not a multiple of num_heads=5"),
+        ("gated_delta_net", 16, {"num_heads": 3}, "gated_delta_net: its heads are 16 wide, which is not a multiple of"),
+        ("gated_delta_net", 16, {"expand_v": 0.3}, "values of a head would be 3.6 wide, which is not a whole number"),
+        ("gla", 5, {}, "gla: keys would be 2.5 wide, which is not a whole number"),
+        ("retnet", 6, {}, "retnet: rotary positions need an even head width (got 3)"),
+        ("mamba2", 16, {"num_heads": 5}, "mamba2: its channels are 32 wide, which is not a multiple of num_heads=5"),
+        ("rg_lru", 16, {"num_heads": 32}, "rg_lru: its channels are 16 wide, which is not a multiple of num_heads=32"),
+        ("rwkv7", 16, {"num_heads": 5}, "rwkv7: d_model=16 is not a multiple of num_heads=5"),
+        ("mesa_net", 16, {"lambda_lower_bound": 0.0}, "mesa_net: lambda_lower_bound: input should be greater than 0"),
+        ("sliding_attention", 16, {"window": 0}, "sliding_attention: window: input should be greater than or equal"),
         ("base_conv", 16, {"kernel_size": 0}, "a kernel size is 1 to 4096, or -1"),
         ("base_conv", 16, {"kernel_size": [3, -2]}, "a kernel size is 1 to 4096, or -1"),
         ("base_conv", 16, {"kernel_size": []}, "name 1 to 1000 kernel sizes"),

@@ -11,6 +11,7 @@ import torch
 from scipy import stats
 
 from mecheval.mixers import MIXERS
+from mecheval.mixers.parts import OwnLinear
 from mecheval.model.lm import LM
 
 ENOUGH = 1e-4  # the seed is fixed
@@ -30,13 +31,15 @@ def named(model: LM, pattern: str) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("mixer", [name for name in MIXERS.names() if name != "mamba"])
+@pytest.mark.parametrize("mixer", [name for name in MIXERS.names() if not name.startswith("mamba")])
 @pytest.mark.parametrize("n_layers", [2, 3])
 def test_transformer_type_models(mixer: str, n_layers: int) -> None:
     model = LM(300, 32, n_layers, mixer, seed=1)
     scaled = r"(out_proj|fc2)\.weight$"
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear):
+        if isinstance(module, OwnLinear):
+            assert mixer == "rwkv7"
+        elif isinstance(module, torch.nn.Linear):
             std = 0.02 / math.sqrt(2 * n_layers) if re.search(scaled, name + ".weight") else 0.02
             assert normal(module.weight, std) > ENOUGH, name
             assert module.bias is None or not module.bias.any(), name
@@ -74,6 +77,42 @@ def test_mamba_type_models() -> None:
         assert torch.allclose(value, torch.arange(1.0, 17).log().expand(E, 16))
     for value in named(model, r"mixer\.D$"):
         assert (value == 1).all()
+
+
+def steps_start_log_uniform(dt_bias: list[torch.Tensor]) -> bool:
+    """Whether softplus of these is log-uniform on [0.001, 0.1]."""
+    logs = torch.nn.functional.softplus(torch.cat([b.detach().flatten() for b in dt_bias])).log()
+    low, high = math.log(0.001), math.log(0.1)
+    return float(stats.kstest(logs.numpy(), "uniform", args=(low, high - low)).pvalue) > ENOUGH
+
+
+def test_bare_parameters_of_newer_mixers() -> None:
+    mamba2 = LM(50, 32, 2, "mamba2", {"num_heads": 32}, seed=1)
+    assert steps_start_log_uniform(named(mamba2, "dt_bias"))
+    assert all(torch.allclose(value, torch.arange(1.0, 33).log()) for value in named(mamba2, "A_log"))
+    for weight in named(mamba2, r"out_proj\.weight"):
+        assert uniform(weight, 64**-0.5 / math.sqrt(2)) > ENOUGH
+    for mixer, least in (("gated_delta_net", 0.0), ("kda", 1.0)):
+        model = LM(50, 128, 2, mixer, {"num_heads": 32}, seed=1)
+        assert steps_start_log_uniform(named(model, "dt_bias"))
+        A = torch.cat(named(model, "A_log")).detach().exp()
+        assert float(stats.kstest(A.numpy(), "uniform", args=(least, 16 - least)).pvalue) > ENOUGH
+    for value in named(LM(50, 32, 2, "mesa_net", seed=1), "lambda_params"):
+        assert torch.allclose(torch.nn.functional.softplus(value) + 0.25, torch.ones(32))
+    for value in named(LM(50, 64, 2, "rg_lru", seed=1), "recurrent_param"):
+        decay = torch.exp(-8 * torch.nn.functional.softplus(value.detach()))
+        assert float(stats.kstest(decay.square().numpy(), "uniform", args=(0.81, 0.999**2 - 0.81)).pvalue) > ENOUGH
+
+
+def test_rwkv7_starts_with_spread_decays() -> None:
+    """Its maps of low rank start at a constant, which the model around it leaves alone."""
+    model = LM(50, 64, 2, "rwkv7", seed=1)
+    for weight in named(model, r"lora\.0\.weight"):
+        assert not weight.any()
+    for bias in named(model, r"w_lora\.lora\.2\.bias"):
+        torch.testing.assert_close(bias[[0, -1]].detach(), torch.tensor([-8.0, 3.0]))
+    for share in named(model, r"x_k$"):
+        torch.testing.assert_close(share.detach()[0, 0, [0, 32]], torch.tensor([1.0, 1 - 0.5**0.7]))
 
 
 def test_bare_parameters_of_h3() -> None:

@@ -62,11 +62,14 @@ def test_with_at_the_last_block_works_only_where_wanted(mixer: str) -> None:
             )
     model(TOKENS, at=torch.full((3,), 18))
     narrow = {"norm", "blocks.1.norm2", "blocks.1.mlp.fc1", "blocks.1.mlp.fc2"}
-    outputs = dict.fromkeys(("attention", "hyena", "mamba"), "out_proj")
-    outputs |= {"based": "proj_o", "delta_net": "o_proj", "h3": "output_linear", "base_conv": "projection"}
+    outputs = dict.fromkeys(("attention", "hyena", "mamba", "mamba2", "sliding_attention"), "out_proj")
+    outputs |= dict.fromkeys(("delta_net", "gated_delta_net", "gla", "kda", "mesa_net", "retnet", "rwkv7"), "o_proj")
+    outputs |= {"based": "proj_o", "h3": "output_linear", "base_conv": "projection", "rg_lru": "linear_out"}
     narrow.add(f"blocks.1.mixer.{outputs[mixer]}")
-    queries = {"based": "proj_q", "h3": "q_proj"}
+    queries = {"based": "proj_q", "h3": "q_proj", "gla": "q_proj", "retnet": "q_proj", "rwkv7": "r_proj"}
     narrow |= {f"blocks.1.mixer.{queries[mixer]}"} if mixer in queries else set()
+    gates = {"gated_delta_net": "g_proj", "gla": "g_proj", "kda": "g_proj.1", "retnet": "g_proj", "rg_lru": "linear_y"}
+    narrow |= {f"blocks.1.mixer.{gates[mixer]}"} if mixer in gates else set()
     assert {name: rows[name] for name in narrow if name in rows} == dict.fromkeys(narrow & rows.keys(), 3)
     assert f"blocks.1.mixer.{outputs[mixer]}" in rows
     assert rows[f"blocks.0.mixer.{outputs[mixer]}" if mixer != "based" else "blocks.0.mixer.projection"] == 57

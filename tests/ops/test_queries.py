@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from mecheval.ops import dispatch
-from mecheval.ops.delta_rule import delta_rule
+from mecheval.ops.diagonal_recurrence import diagonal_recurrence
 from mecheval.ops.h3_kernels import h3_mix
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.queries import take
+from mecheval.ops.ridge import ridge
 from mecheval.ops.selective_scan import selective_scan
 from mecheval.ops.short_conv import short_conv
 from mecheval.ops.taylor_attention import taylor_attention
-from ops import test_delta_rule, test_h3_kernels, test_long_conv, test_selective_scan, test_short_conv
+from ops import test_diagonal_recurrence as test_diagonal
+from ops import test_h3_kernels, test_long_conv, test_ridge, test_selective_scan, test_short_conv
+from ops import test_linear_recurrence as test_linear
 from ops import test_taylor_attention as test_taylor
 from ops.agreement import Op, assert_close
 
 Case = tuple[Op, Callable[[], list[Tensor]], int | None]
 
 BATCH, LENGTH = 3, 11
+LAMB = test_ridge.inputs(BATCH, LENGTH)[4]
 OPS: dict[str, Case] = {
     "short_conv": (short_conv, lambda: test_short_conv.inputs(BATCH, LENGTH, 5, 3), None),
     "long_conv": (long_conv, lambda: test_long_conv.inputs(BATCH, LENGTH, 5), None),
     "h3_mix": (h3_mix, lambda: test_h3_kernels.mix_inputs(BATCH, LENGTH, 3, 2), 0),
     "taylor_attention": (taylor_attention, lambda: test_taylor.inputs(BATCH, LENGTH, 2), 0),
-    "delta_rule": (delta_rule, lambda: test_delta_rule.inputs(BATCH, LENGTH), 0),
+    **{
+        f"linear_recurrence, {case}": (test_linear.op_at(case), partial(test_linear.inputs, case, BATCH, LENGTH), 0)
+        for case in test_linear.CASES
+    },
+    "ridge": (partial(ridge, lamb=LAMB), lambda: test_ridge.inputs(BATCH, LENGTH)[:4], 0),
+    "diagonal_recurrence": (diagonal_recurrence, lambda: test_diagonal.inputs(BATCH, LENGTH), None),
     "selective_scan": (selective_scan, lambda: test_selective_scan.inputs(BATCH, LENGTH, 5), 4),
 }
 """The op, its inputs, and which of them are queries (asked at `at` only), if any."""

@@ -161,7 +161,7 @@ class Measured:
         corrupted = [run.corrupted["key"] for run in runs]
         self.low, self.high = np.full((2, count + 3), np.nan)
         self.gap: tuple[float, ...] = (float("nan"),) * 3
-        self.above = self.gap
+        self.above: tuple[float, ...] = self.gap
         if all(run.n for run in runs):
             if count:
                 parts = [run.parts() for run in runs]

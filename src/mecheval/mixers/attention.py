@@ -31,7 +31,7 @@ class Attention(Mixer):
 
     def __init__(self, d_model: int, layer: int, options: AttentionOptions) -> None:
         super().__init__()
-        self.num_heads, self.rotary = options.num_heads, options.rotary
+        self.d_model, self.num_heads, self.rotary = d_model, options.num_heads, options.rotary
         self.d_head = divides(options.num_heads, d_model, "attention")
         if options.rotary and self.d_head % 2:
             raise UserError(f"attention: rotary positions need an even head width (got {self.d_head}).")
@@ -66,11 +66,15 @@ class Attention(Mixer):
         return y
 
     def _pattern(self, scores_BHKL: Tensor, at: Tensor | None) -> Tensor:
-        """Softmax over the past; query number k stands at position at[:, k], or k."""
+        """Softmax over what is seen; query number k stands at position at[:, k], or k."""
         source = torch.arange(scores_BHKL.shape[-1], device=scores_BHKL.device)
-        future_BKL = source > (source[None] if at is None else at)[:, :, None]
-        masked = (scores_BHKL * self.d_head**-0.5).masked_fill(future_BKL[:, None], float("-inf"))
+        hidden_BKL = self._hidden(source, (source[None] if at is None else at)[:, :, None])
+        masked = (scores_BHKL * self.d_head**-0.5).masked_fill(hidden_BKL[:, None], float("-inf"))
         return self.pattern(masked.softmax(dim=-1))
+
+    def _hidden(self, source: Tensor, query: Tensor) -> Tensor:
+        """Whether a query does not see a source: the future is hidden."""
+        return source > query
 
     def _few_queries(self, x: Tensor, at: Tensor) -> Tensor:
         """The same heads (B, K, D) without a key or value of any token: q·(W_k x) = (q W_k)·x, Σ p (W_v x) = W_v Σ p x.

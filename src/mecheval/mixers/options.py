@@ -33,6 +33,8 @@ class MixerOptions(BaseModel):
 
     positions: ClassVar[Literal["none", "learned"]] = "none"
     """The position embeddings that a model uses unless the config names others."""
+    added_later: ClassVar[frozenset[str]] = frozenset()
+    """Options that came after runs were stored: at their defaults they are left out of plain data, so ids stay."""
 
 
 class AttentionOptions(MixerOptions):
@@ -89,6 +91,8 @@ class DeltaNetOptions(MixerOptions):
     num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
     use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
     conv_size: int = Field(4, ge=1, le=MAX_TAPS, description="their taps")
+    allow_neg_eigval: bool = Field(False, description="strengths up to 2, so that a step can turn a sign around")
+    added_later = frozenset({"allow_neg_eigval"})
 
 
 class H3Options(MixerOptions):
@@ -116,6 +120,102 @@ class MambaOptions(MixerOptions):
     expand: int = Field(2, ge=1, le=256, description="E / D, channels for each model dimension")
 
 
+class Mamba2Options(MixerOptions):
+    """Options of Mamba-2."""
+
+    d_state: int = Field(64, ge=1, le=1 << 17, description="N, width of the keys B and the queries C")
+    d_conv: int = Field(4, ge=0, le=MAX_TAPS, description="taps of the short convolution; 0 = no convolution")
+    expand: int = Field(2, ge=1, le=256, description="E / D, channels for each model dimension")
+    num_heads: int = Field(2, ge=1, le=MAX_WIDTH, description="heads, which share keys and queries")
+
+
+class HeadOptions(MixerOptions):
+    """Options that mixers with heads and optional short convolutions share."""
+
+    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
+    use_short_conv: bool = Field(False, description="short convolutions on q, k and v")
+    conv_size: int = Field(4, ge=1, le=MAX_TAPS, description="their taps")
+
+
+class GatedDeltaNetOptions(HeadOptions):
+    """Options of Gated DeltaNet."""
+
+    use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
+    head_dim: int | None = Field(
+        None, ge=1, le=MAX_WIDTH, description="width of a head's keys; null: 3/4 of d_model / num_heads"
+    )
+    expand_v: float = Field(2.0, gt=0, le=256, description="width of a head's values for each key channel")
+    use_gate: bool = Field(True, description="output gate")
+    allow_neg_eigval: bool = Field(False, description="strengths up to 2, so that a step can turn a sign around")
+
+
+class KDAOptions(HeadOptions):
+    """Options of Kimi Delta Attention."""
+
+    use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
+    head_dim: int | None = Field(
+        None, ge=1, le=MAX_WIDTH, description="width of a head's keys; null: d_model / num_heads"
+    )
+    expand_v: float = Field(1.0, gt=0, le=256, description="width of a head's values for each key channel")
+    allow_neg_eigval: bool = Field(False, description="strengths up to 2, so that a step can turn a sign around")
+    use_gate: bool = Field(True, description="output gate")
+
+
+class GLAOptions(HeadOptions):
+    """Options of gated linear attention."""
+
+    expand_k: float = Field(0.5, gt=0, le=256, description="width of all keys for each model dimension")
+    expand_v: float = Field(1.0, gt=0, le=256, description="width of all values for each model dimension")
+    gate_low_rank_dim: int = Field(16, ge=1, le=MAX_WIDTH, description="rank of the map that gives the decay")
+    gate_logit_normalizer: int = Field(16, ge=1, le=1 << 20, description="the log-decay is divided by this")
+    use_output_gate: bool = Field(True, description="output gate")
+
+
+class RetNetOptions(HeadOptions):
+    """Options of RetNet."""
+
+    num_heads: int = Field(2, ge=1, le=MAX_WIDTH, description="heads; number h decays by 1 - 2^(-5-h)")
+    expand_k: float = Field(1.0, gt=0, le=256, description="width of all keys for each model dimension")
+    expand_v: float = Field(2.0, gt=0, le=256, description="width of all values for each model dimension")
+    rotary: bool = Field(True, description="rotate q and k by position")
+    use_output_gate: bool = Field(True, description="output gate")
+
+
+class RWKV7Options(HeadOptions):
+    """Options of RWKV-7."""
+
+    use_short_conv: bool = Field(False, description="short convolutions on r, k and v, beside the token shift")
+    token_shift: bool = Field(True, description="mix every token with the one before it")
+    low_rank_dim: int = Field(32, ge=1, le=MAX_WIDTH, description="rank of the maps that give decay, rate and gate")
+    use_gate: bool = Field(True, description="output gate")
+
+
+class MesaNetOptions(HeadOptions):
+    """Options of MesaNet."""
+
+    num_heads: int = Field(2, ge=1, le=MAX_WIDTH, description="heads")
+    use_short_conv: bool = Field(True, description="short convolutions on q and k")
+    head_dim: int | None = Field(None, ge=1, le=MAX_WIDTH, description="width of a head; null: d_model / num_heads")
+    lambda_lower_bound: float = Field(0.25, gt=0, le=1e6, description="least ridge of the regression")
+    use_output_gate: bool = Field(False, description="output gate")
+
+
+class RGLRUOptions(MixerOptions):
+    """Options of the RG-LRU."""
+
+    lru_width: int | None = Field(None, ge=1, le=MAX_WIDTH, description="channels of the state; null: d_model")
+    num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="blocks of the two gates' maps")
+    conv1d_width: int = Field(4, ge=0, le=MAX_TAPS, description="taps of the short convolution; 0 = no convolution")
+
+
+class SlidingAttentionOptions(AttentionOptions):
+    """Options of attention in a sliding window."""
+
+    window: int = Field(16, ge=1, le=MAX_LENGTH, description="tokens that a position sees, itself among them")
+    use_short_conv: bool = Field(False, description="short convolutions on q, k and v")
+    conv_size: int = Field(4, ge=1, le=MAX_TAPS, description="their taps")
+
+
 BUILT_IN: dict[str, tuple[str, type[MixerOptions]]] = {
     "attention": ("mecheval.mixers.attention:Attention", AttentionOptions),
     "base_conv": ("mecheval.mixers.base_conv:BaseConv", BaseConvOptions),
@@ -124,6 +224,15 @@ BUILT_IN: dict[str, tuple[str, type[MixerOptions]]] = {
     "h3": ("mecheval.mixers.h3:H3", H3Options),
     "hyena": ("mecheval.mixers.hyena:Hyena", HyenaOptions),
     "mamba": ("mecheval.mixers.mamba:Mamba", MambaOptions),
+    "gated_delta_net": ("mecheval.mixers.gated_delta_net:GatedDeltaNet", GatedDeltaNetOptions),
+    "gla": ("mecheval.mixers.gla:GLA", GLAOptions),
+    "kda": ("mecheval.mixers.kda:KDA", KDAOptions),
+    "mamba2": ("mecheval.mixers.mamba2:Mamba2", Mamba2Options),
+    "mesa_net": ("mecheval.mixers.mesa_net:MesaNet", MesaNetOptions),
+    "retnet": ("mecheval.mixers.retnet:RetNet", RetNetOptions),
+    "rg_lru": ("mecheval.mixers.rg_lru:RGLRU", RGLRUOptions),
+    "rwkv7": ("mecheval.mixers.rwkv7:RWKV7", RWKV7Options),
+    "sliding_attention": ("mecheval.mixers.sliding_attention:SlidingAttention", SlidingAttentionOptions),
 }
 """Name -> where the mixer is written, and its options; a new mixer has a line here."""
 
@@ -156,7 +265,9 @@ def check_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options of the mixer called `name` as plain data, defaults filled in where it declares them."""
     known = options_of(name)
     if known is not None:
-        return parse_options(known, name, options).model_dump(mode="json")
+        parsed = parse_options(known, name, options)
+        usual = {name for name in known.added_later if getattr(parsed, name) == known.model_fields[name].default}
+        return parsed.model_dump(mode="json", exclude=usual)
     check_arguments(MIXERS.get(name), name, options)
     return options
 

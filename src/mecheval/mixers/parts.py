@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mecheval.ops.queries import take
+from mecheval.ops.queries import check_at, take
 from mecheval.ops.short_conv import short_conv
 
 
@@ -26,6 +26,10 @@ class ShortConv(nn.Conv1d):
         return short_conv(x, self.weight, self.bias)
 
 
+class OwnLinear(nn.Linear):
+    """A linear map that keeps the start that its mixer gives it, whatever the model around it does to linear maps."""
+
+
 def projected_conv_at(
     x: Tensor, weight: Tensor, bias: Tensor | None, taps: Tensor, taps_bias: Tensor | None, at: Tensor
 ) -> Tensor:
@@ -33,6 +37,7 @@ def projected_conv_at(
 
     x (B, L, D), weight (C, D), bias (C,), taps (C, 1, W), taps_bias (C,) -> (B, K, C).
     """
+    check_at(at, *x.shape[:2])
     width = taps.shape[-1]
     seen_BKW = at[:, :, None] - torch.arange(width - 1, -1, -1, device=x.device)
     window = take(x, seen_BKW.clamp(min=0).flatten(1)).unflatten(1, seen_BKW.shape[1:])  # (B, K, W, D)
@@ -53,12 +58,13 @@ class PositionFeatures(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x²) + 1e-5) · weight, over the last axis."""
+    """x / sqrt(mean(x²) + 1e-5) · weight, over the last axis; then a product with a gate if there is one."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
         """Over the last axis."""
-        return F.rms_norm(x, self.weight.shape, self.weight, 1e-5)
+        normed = F.rms_norm(x, self.weight.shape, self.weight, 1e-5)
+        return normed if gate is None else normed * gate

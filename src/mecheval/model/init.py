@@ -7,6 +7,7 @@ import math
 from torch import nn
 
 from mecheval.mixers import Mixer
+from mecheval.mixers.parts import OwnLinear
 from mecheval.model.block import Block
 
 STD = 0.02
@@ -16,13 +17,13 @@ def init_transformer(blocks: list[Block], layers: int) -> None:
     """All linear maps N(0, 0.02) with zero bias; those named out_proj or fc2 N(0, 0.02/√(2 layers)).
 
     Convolutions, norms and bare parameters keep what their constructors gave them, and so does a mixer from
-    elsewhere, which knows best how it starts. `layers` are all layers of the model.
+    elsewhere, which knows best how it starts, and every `OwnLinear`. `layers` are all layers of the model.
     """
     residual_std = STD / math.sqrt(2 * layers)
     for block in blocks:
         parts = [block.mlp, block.mixer] if isinstance(block.mixer, Mixer) else [block.mlp]
         for name, module in ((n, m) for part in parts for n, m in part.named_modules()):
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and not isinstance(module, OwnLinear):
                 scaled = name.rsplit(".", 1)[-1] in ("out_proj", "fc2")
                 nn.init.normal_(module.weight, std=residual_std if scaled else STD)
                 if module.bias is not None:

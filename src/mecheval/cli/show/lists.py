@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,27 @@ if TYPE_CHECKING:  # slow to import
 
 D_MODEL, LENGTH, LAYERS = 64, 36, 2
 """The model whose mixers are listed: its width, the length of its documents in tokens, and its layers."""
+
+
+FAMILIES = {
+    "attention": ("attention", "Vaswani et al. 2017"),
+    "base_conv": ("convolution", "Arora et al. 2024"),
+    "based": ("linear attention", "Arora et al. 2024"),
+    "delta_net": ("delta rule", "Yang et al. 2024"),
+    "gated_delta_net": ("delta rule", "Yang et al. 2024"),
+    "gla": ("linear attention", "Yang et al. 2023"),
+    "h3": ("state space", "Fu et al. 2022"),
+    "hyena": ("convolution", "Poli et al. 2023"),
+    "kda": ("delta rule", "Kimi Team 2025"),
+    "mamba": ("state space", "Gu & Dao 2023"),
+    "mamba2": ("state space", "Dao & Gu 2024"),
+    "mesa_net": ("regression", "von Oswald et al. 2025"),
+    "retnet": ("linear attention", "Sun et al. 2023"),
+    "rg_lru": ("diagonal", "De et al. 2024"),
+    "rwkv7": ("delta rule", "Peng et al. 2025"),
+    "sliding_attention": ("attention", "Child et al. 2019"),
+}
+"""Name of a built-in mixer -> the family that it belongs to, as in docs/mixers.md, and its paper."""
 
 
 def describe_options(model: type[BaseModel] | None) -> dict[str, Any]:
@@ -48,6 +70,7 @@ def task_table(tasks: Mapping[str, type[Task]]) -> Table:
 def describe_mixers() -> tuple[dict[str, Any], list[UserError]]:
     """Every mixer's options and the size of its layers at `D_MODEL` (some alternate), and errors of those that fail."""
     from mecheval.mixers import MIXERS, build_mixer
+    from mecheval.sites import taps
 
     factories, problems = MIXERS.loadable()
     described = {}
@@ -62,6 +85,9 @@ def describe_mixers() -> tuple[dict[str, Any], list[UserError]]:
             "options": describe_options(getattr(factory, "Options", None)),
             "layers": [_describe_layer(mixer) for mixer in mixers],
             "positions": getattr(factory, "positions", "none"),
+            "family": FAMILIES.get(name, ("custom", ""))[0],
+            "paper": FAMILIES.get(name, ("custom", ""))[1],
+            "short_conv": any(tap.kind == "short_conv" for mixer in mixers for _, tap in taps(mixer)),
         }
     return described, problems
 
@@ -75,19 +101,25 @@ def _describe_layer(mixer: nn.Module) -> dict[str, Any]:
     return {"class": type(mixer).__name__, "parameters": parameters, "state": state}
 
 
-def mixer_table(described: Mapping[str, Any]) -> Table:
-    """What `describe_mixers` found."""
+def mixer_table(described: Mapping[str, Any]) -> Group:
+    """What `describe_mixers` found: all mixers at a glance, then their options."""
     title = (
-        f"Mixers; parameters and state (numbers carried after {LENGTH} tokens) of layers 0 and 1 at d_model {D_MODEL}"
+        f"Mixers; parameters and state (numbers carried after {LENGTH} tokens) of layers 0 and 1 at d_model {D_MODEL}\n"
+        "(conv: whether there is a short convolution or token shift by default)"
     )
-    table = _option_table("mixer", title)
+    glance = Table(title=title, title_justify="left", header_style="bold", box=None)
+    for column in ("mixer", "family", "parameters", "state", "conv", "paper"):
+        glance.add_column(column, justify="right" if column in ("parameters", "state") else "left")
+    options = _option_table("mixer", "Options")
     for name, mixer in described.items():
-        layers = {}
-        for i, layer in enumerate(mixer["layers"]):
-            state = "unknown" if layer["state"] is None else f"{layer['state']:,}"
-            layers[f"layer {i}"] = f"{layer['class']}: {layer['parameters']:,} parameters, state {state}"
-        _add_options(table, name, mixer["about"], layers, mixer["options"])
-    return table
+        cells = []
+        for what in ("parameters", "state"):
+            each = ("unknown" if layer[what] is None else f"{layer[what]:,}" for layer in mixer["layers"])
+            cells.append(" / ".join(dict.fromkeys(each)))
+        conv = "yes" if mixer["short_conv"] else "no"
+        glance.add_row(Text(name, "bold"), mixer["family"], *cells, conv, mixer["paper"])
+        _add_options(options, name, mixer["about"], {}, mixer["options"])
+    return Group(glance, "", options)
 
 
 def describe_sites(mixer: str, layers: int | None, options: dict[str, Any], canon: str = "") -> list[dict[str, Any]]:

@@ -149,7 +149,7 @@ def direct_retrieval(lm: LM, plan: Layout, delta_net: DeltaNet, offset: int = 0)
     # How long a value is when it comes out of memory and o_norm; q and k have been brought back to length 1.
     written = 0.5 * SMALL / 2 * plan.codes_per_token**-0.5  # beta = sigmoid(0) = 1/2; silu(z) ≈ z/2
     # q's scale; and o_norm, whose epsilon outweighs so short an input.
-    found = written * delta_net.d_head**-0.5 * 1e-5**-0.5
+    found = written * delta_net.key_size**-0.5 * 1e-5**-0.5
     delta_net.o_proj.weight[slots["value"], slots["value"]] = torch.eye(width) * (ANSWER / found)
 
 

@@ -1,0 +1,112 @@
+"""What mixers with a matrix memory share: projections, short convolutions, sites, and the recurrence.
+
+B batch, L length, K positions asked for, H heads, E width of a head's keys, V of its values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from mecheval.errors import UserError
+from mecheval.mixers.base import Mixer
+from mecheval.mixers.parts import ShortConv, projected_conv_at
+from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
+from mecheval.ops.queries import take
+from mecheval.sites import Tap
+
+
+class MemoryMixer(Mixer):
+    """Queries, keys and values of H heads, each with a memory (E, V) that the linear recurrence writes and reads.
+
+    A mixer makes its own maps between `__init__` and `add_sites`, so that parameters stand in upstream's order.
+    """
+
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    q_conv1d: ShortConv
+    k_conv1d: ShortConv
+    v_conv1d: ShortConv
+    query = "q"
+    """What the paper calls a query, which is the name of its map and sites."""
+
+    def __init__(self, d_model: int, num_heads: int, key_size: int, value_size: int) -> None:
+        super().__init__()
+        self.d_model, self.num_heads, self.key_size, self.value_size = d_model, num_heads, key_size, value_size
+        self.conv_channels = self.taps = 0
+        for name, size in ((self.query, key_size), ("k", key_size), ("v", value_size)):
+            setattr(self, f"{name}_proj", nn.Linear(d_model, num_heads * size, bias=False))
+
+    def add_sites(self, taps: int, gates: Mapping[str, str], convolved: str = "") -> None:
+        """Short convolutions of so many taps (0: none) on q, k and v, or on those named; and sites.
+
+        `gates` are further sites, with their axes.
+        """
+        for name in convolved or f"{self.query}kv":
+            if taps:
+                channels = getattr(self, f"{name}_proj").out_features
+                setattr(self, f"{name}_conv1d", ShortConv(channels, taps, bias=False))
+                setattr(self, f"{name}_conv", Tap(f"{name}_conv", "B L C", kind="short_conv"))
+                self.conv_channels, self.taps = self.conv_channels + channels, taps
+        shapes = {self.query: "B L H E", "k": "B L H E", "v": "B L H V", **gates}
+        for name, shape in shapes.items():
+            setattr(self, name, Tap(name, shape))
+        self.state = Tap("state", "B L H E V", readonly=True)
+        self.heads = Tap("heads", "B L H V")
+
+    def project(self, name: str, x: Tensor, at: Tensor | None = None) -> Tensor:
+        """The map called `name` of x, with its short convolution if it has one; (B, L or K, C)."""
+        linear, conv = getattr(self, f"{name}_proj"), getattr(self, f"{name}_conv1d", None)
+        y: Tensor
+        if conv is None:
+            y = linear(x if at is None else take(x, at))
+        elif at is None:
+            y = getattr(self, f"{name}_conv")(conv(linear(x)))
+        else:
+            y = projected_conv_at(x, linear.weight, None, conv.weight, None, at)
+        return y
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, L, HX) -> (B, L, H, X)."""
+        return x.view(*x.shape[:2], self.num_heads, x.shape[-1] // self.num_heads)
+
+    def read(self, q: Tensor, k: Tensor, v: Tensor, at: Tensor | None, **parts: Tensor) -> Tensor:
+        """What the queries read from the memory, (B, L or K, H, V); `parts` are g, beta, a and b of the recurrence."""
+        if self.state.listening:
+            self.state(linear_recurrence_states(k, v, **parts))
+        return self.heads(linear_recurrence(q, k, v, at=at, final_state=False, **parts))
+
+    def state_size(self, length: int) -> int:
+        """The memory, and the tokens that the convolutions still reach."""
+        memory = self.num_heads * self.key_size * self.value_size
+        return memory + min(length, max(0, self.taps - 1)) * self.conv_channels
+
+
+def size_of_head(width: float, heads: int, name: str, what: str) -> int:
+    """Width of one head of `heads` that share `width`, or an error that says which numbers do not fit."""
+    if width < heads or width % heads:
+        raise UserError(f"{name}: {what} are {width:g} wide, which is not a multiple of num_heads={heads}.")
+    return round(width / heads)
+
+
+def whole(width: float, name: str, what: str) -> int:
+    """`width` as a whole number, or an error."""
+    if width < 1 or width != round(width):
+        raise UserError(f"{name}: {what} would be {width:g} wide, which is not a whole number.")
+    return round(width)
+
+
+def decay_parameters(heads: int, steps: int, least: float) -> tuple[nn.Parameter, nn.Parameter]:
+    """A_log (H,), with A uniform on [least, 16], and dt_bias: softplus⁻¹ of steps log-uniform on [0.001, 0.1]."""
+    A_H = torch.empty(heads).uniform_(least, 16)
+    dt = torch.empty(steps).uniform_(math.log(0.001), math.log(0.1)).exp().clamp(min=1e-4)
+    return nn.Parameter(A_H.log()), nn.Parameter(dt + torch.log(-torch.expm1(-dt)))
+
+
+def unit(x: Tensor) -> Tensor:
+    """X scaled to unit length over the last axis."""
+    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)

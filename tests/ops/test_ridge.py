@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mecheval.ops.queries import take
+from mecheval.ops.ridge import ridge, ridge_reference
+from ops.agreement import LENGTHS, assert_agree, assert_same_alone, positions, random
+
+
+def inputs(batch: int, length: int, heads: int = 2, size: int = 7, decay: float = 0.1) -> list[Tensor]:
+    """q, k, g, beta, lamb as in a MesaNet layer."""
+    q, k = (F.normalize(random(batch, length, heads, size, seed=seed), dim=-1) for seed in (1, 2))
+    g, beta = -decay * random(batch, length, heads, seed=3).sigmoid(), random(batch, length, heads, seed=4).sigmoid()
+    return [q, k, g, beta, 0.25 + random(heads, size, seed=5).sigmoid()]
+
+
+@pytest.mark.parametrize(("heads", "size"), [(1, 1), (2, 7), (3, 4), (1, 18)])
+def test_fast_is_reference(heads: int, size: int) -> None:
+    for length in (*LENGTHS, 300):
+        assert_agree(ridge, ridge_reference, inputs(2, length, heads, size))
+    at, (q, *rest) = positions(2, 5, 100), inputs(2, 100, heads, size)
+    assert_agree(partial(ridge, at=at), partial(ridge_reference, at=at), [take(q, at), *rest])
+
+
+def test_factors_that_do_not_fit_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mecheval.ops.ridge.MOST_KEPT", 100)
+    assert_agree(ridge, ridge_reference, inputs(3, 37))
+
+
+def test_worked_by_hand() -> None:
+    """Two steps under one key: G = 2 (1/2) + 3 = 4, so x = 10 / (4 + 1)."""
+    k, beta = torch.ones(1, 2, 1, 1), torch.tensor([2.0, 3.0]).view(1, 2, 1)
+    g = torch.full((1, 2, 1), 0.5).log()
+    assert ridge(10 * k, k, g, beta, torch.ones(1, 1))[0, 1].item() == pytest.approx(2.0, rel=1e-6)
+
+
+def test_little_ridge_and_repeated_keys_keep_their_digits() -> None:
+    """Keys that repeat leave G nearly singular: single precision alone would be off by one in a hundred."""
+    q, k, g, beta, lamb = inputs(1, 200, 1, 16)
+    repeated = k[:, :3].repeat(1, 67, 1, 1)[:, :200]
+    assert_agree(ridge, ridge_reference, [q, repeated, torch.zeros_like(g), beta, 1e-3 * lamb])
+
+
+def test_reference_gradients_are_numerical_gradients() -> None:
+    assert torch.autograd.gradcheck(ridge_reference, [x.double().requires_grad_() for x in inputs(1, 3, 1, 2)])
+
+
+def test_alone() -> None:
+    q, k, g, beta, lamb = inputs(4, 37)
+    assert_same_alone(lambda i: ridge(q[i], k[i], g[i], beta[i], lamb), 4)
