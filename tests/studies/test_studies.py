@@ -10,6 +10,7 @@ import mecheval.studies
 from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.figures import study_charts
+from mecheval.mixers.options import BUILT_IN
 from mecheval.store import Store
 from mecheval.studies import PAPER, SCALES, STUDIES, get_study, study_points, study_table
 from mecheval.studies.scales import MIXERS
@@ -27,7 +28,7 @@ PAPER_RUNS = {
 
 
 def test_every_study_of_the_paper_is_there() -> None:
-    assert list(STUDIES) == [*NAMES, "quickstart", "canon", "hybrids"]
+    assert list(STUDIES) == [*NAMES, "quickstart", "newer", "canon", "hybrids"]
     assert PAPER == NAMES
     assert [STUDIES[name].figure for name in PAPER] == FIGURES
     with pytest.raises(UserError, match=r"unknown study 'arr'.*ar"):
@@ -79,12 +80,10 @@ def test_scale_paper_is_the_paper(name: str) -> None:
 def has_short_conv(config: RunConfig) -> bool:
     """Whether the mixer has a short convolution of its own that mixes tokens."""
     options = config.mixer.options
-    found = {
-        "base_conv": options.get("kernel_size") != -1, "based": options.get("kernel_size") != -1, "h3": True,
-        "delta_net": options.get("use_short_conv"), "hyena": options.get("short_filter_order", 1) > 1,
-        "mamba": options.get("d_conv", 1) > 1,
-    }  # fmt: skip
-    return bool(found.get(config.mixer.name))
+    kernel = options.get("kernel_size", -1) != -1
+    taps = max(options.get(name, 0) for name in ("d_conv", "conv1d_width", "short_filter_order")) > 1
+    shift = options.get("use_short_conv", False) or options.get("token_shift", False)
+    return bool(kernel or taps or shift or config.mixer.name == "h3")
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -137,7 +136,7 @@ def test_the_study_of_canon_has_every_mixer_with_and_without_a_short_convolution
     found: dict[str, dict[str, RunConfig]] = {}
     for point in points:
         found.setdefault(point.axes["mixer"], {})[point.axes["short_conv"]] = point.config
-    assert list(found) == list(MIXERS)
+    assert list(found) == list(BUILT_IN)
     assert all(len(each) >= 2 and "A" in each for each in found.values())
     assert [mixer for mixer, each in found.items() if "none" not in each] == ["h3"]
     for mixer, each in found.items():  # the Canon convolution takes the place of the mixer's own

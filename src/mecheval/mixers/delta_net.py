@@ -28,7 +28,6 @@ class DeltaNet(MemoryMixer):
     """Linear attention with the delta rule."""
 
     Options = DeltaNetOptions
-    canon_b = ("q_proj", "k_proj", "v_proj")
     q: Tap
     k: Tap
     v: Tap

@@ -31,6 +31,7 @@ class MemoryMixer(Mixer):
     q_conv1d: ShortConv
     k_conv1d: ShortConv
     v_conv1d: ShortConv
+    canon_b = ("q_proj", "k_proj", "v_proj")
     query = "q"
     """What the paper calls a query, which is the name of its map and sites."""
 

@@ -59,6 +59,7 @@ class RWKV7(MemoryMixer):
 
     Options = RWKV7Options
     query = "r"
+    canon_b = ("r_proj", "k_proj", "v_proj")
     r: Tap
     k: Tap
     v: Tap

@@ -12,6 +12,7 @@ from mecheval.studies import (
     canon,
     depth,
     hybrids,
+    newer,
     one_layer,
     position,
     quickstart,
@@ -27,7 +28,7 @@ __all__ = [
 
 _MODULES = (
     ar, ar_mamba_conv, ar_based_conv, ar_mamba_inside, atr, atr_mamba_conv, position, atr_holdout, one_layer, depth,
-    sibling, quickstart, canon, hybrids,
+    sibling, quickstart, newer, canon, hybrids,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}
 """In the order of the paper's figures, then those that are not in the paper."""

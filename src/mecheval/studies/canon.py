@@ -15,10 +15,19 @@ WITHOUT: dict[str, dict[str, Any] | None] = {
     "h3": None,
     "hyena": {"short_filter_order": 1},
     "mamba": {"d_conv": 0},
+    "gated_delta_net": {"use_short_conv": False},
+    "gla": {},
+    "kda": {"use_short_conv": False},
+    "mamba2": {"d_conv": 0},
+    "mesa_net": {"use_short_conv": False},
+    "retnet": {},
+    "rg_lru": {"conv1d_width": 0},
+    "rwkv7": {"token_shift": False},
+    "sliding_attention": {},
 }
 """The options that switch a mixer's own short convolution off: none where it has none, None where that is impossible.
 
-H3's is its shift SSM, so its Canon convolution stands beside it.
+H3's is its shift SSM, so its Canon convolution stands beside it. RWKV-7's is its token shift.
 """
 
 

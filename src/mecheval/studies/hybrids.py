@@ -5,7 +5,7 @@ from itertools import permutations
 from mecheval.studies.scales import AT_BLOCK_1, QUICK, one_width, runs
 from mecheval.studies.study import Study
 
-KINDS = ("attention", "mamba", "delta_net")
+KINDS = ("attention", "mamba", "gated_delta_net")
 """The mixers of which every ordered pair is a model; on a laptop, with the quickstart's task."""
 PAIRS = tuple("+".join(pair) for pair in permutations(KINDS, 2))
 
