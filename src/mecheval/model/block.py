@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mecheval.mixers import Mixer
 from mecheval.mixers.parts import RMSNorm
 from mecheval.model.canon import Canon, Place
+from mecheval.model.found import found_convolutions
 from mecheval.ops.queries import take
 from mecheval.sites import Tap, taps
 
@@ -53,6 +54,7 @@ class Block(nn.Module):
             self.mlp = MLP(d_model)
         self.output = Tap("output", kind="stream")
         self.canon = nn.ModuleDict()
+        self._found = found_convolutions(mixer, d_model)
         self._taps = self._collect()
 
     def add_canon(self, places: Iterable[Place]) -> None:
@@ -104,7 +106,7 @@ class Block(nn.Module):
         self._mixes_late = "canon_c" in own or "canon_d" in own
         between = [name for name in own if name.startswith("canon_b")]
         self._takes_at = isinstance(self.mixer, Mixer) and not between
-        inside = {f"mixer.{name}": tap for name, tap in taps(self.mixer)}
+        inside = {f"mixer.{name}": tap for name, tap in (*taps(self.mixer), *self._found.items())}
         order = [
             "input",
             "canon_a",
