@@ -34,9 +34,13 @@ class Sites:
 
 
 def sites_of(
-    model: nn.Module, layers: Sequence[str] | None, mixers: Sequence[str], extra: Sequence[str] | None
+    model: nn.Module, layers: Sequence[str] | None, mixers: Sequence[str], extra: Sequence[str] | None, tokens: Tensor
 ) -> Sites:
-    """Inputs and outputs of the layers, outputs of the mixers, and what is named besides."""
+    """Inputs and outputs of the layers, outputs of the mixers, and what is named besides.
+
+    The verdict also looks at what the smallest submodules inside the layers give, as far as a run on `tokens` shows
+    documents and positions in it.
+    """
     if isinstance(model, LM):
         if layers or mixers:
             raise UserError("an LM knows its layers and mixers; leave out layers= and mixers=.")
@@ -59,7 +63,47 @@ def sites_of(
     ends = [site for pair in zip(inputs, outputs, strict=True) for site in pair]
     inside = [*(f"{path}.output" for path in mixers), *(extra or [])]
     every = [*ends, *(_inside(name, chosen) for name in inside)]
-    return Sites(tuple(dict.fromkeys(every)), tuple(inputs), depths_of(every))
+    found = depths_of([*every, *inside_layers(model, chosen, tokens)])
+    return Sites(tuple(dict.fromkeys(every)), tuple(inputs), found)
+
+
+def inside_layers(model: nn.Module, layers: Sequence[str], tokens: Tensor) -> list[Site]:
+    """The outputs of submodules without parts of their own inside the layers, in the order in which they come.
+
+    Those that come once, as (n, L, ...), or from an `nn.Conv1d` as (n, C, L or more).
+    """
+    n, length = tokens.shape
+    seen: list[tuple[str, bool]] = []
+
+    def watch(path: str) -> Any:
+        def look(module: nn.Module, arguments: Any, output: Any) -> None:
+            fits = isinstance(output, Tensor) and output.ndim > 2 and output.is_floating_point() and len(output) == n
+            if fits and isinstance(module, nn.Conv1d):
+                fits = output.shape[2] >= length
+            elif fits:
+                fits = output.shape[1] == length
+            seen.append((path, bool(fits)))
+
+        return look
+
+    leaves = [
+        (path, module)
+        for path, module in model.named_modules()
+        if any(path.startswith(f"{layer}.") for layer in layers) and not list(module.children())
+    ]
+    hooks = [module.register_forward_hook(watch(path)) for path, module in leaves]
+    try:
+        with torch.no_grad():
+            model(tokens)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    paths, known = [path for path, _ in seen], dict(leaves)
+    return [
+        _inside(f"{path}.output", layers, short=isinstance(known[path], nn.Conv1d))
+        for path, fits in seen
+        if fits and paths.count(path) == 1
+    ]
 
 
 def find_layers(model: nn.Module) -> list[str]:
@@ -116,11 +160,11 @@ def check_sites(model: nn.Module, tokens: Tensor, sites: Sites) -> int:
     return shapes[sites.inputs[0]][-1]
 
 
-def _inside(name: str, layers: Sequence[str]) -> Site:
-    """The site called `name`, with the layer that it is inside of; a short convolution is known by its name."""
+def _inside(name: str, layers: Sequence[str], short: bool = False) -> Site:
+    """The site called `name`, with the layer that it is inside of; `short` if it is known to be a convolution."""
     path = name.removesuffix(".output")
     for i, layer in enumerate(layers):
         if path.startswith(f"{layer}."):
-            short = path.rpartition(".")[2] in SHORT_CONVOLUTIONS
+            short = short or path.rpartition(".")[2] in SHORT_CONVOLUTIONS
             return Site(i, name.removeprefix(f"{layer}."), "short_conv" if short else "inside", name)
     return Site(None, name)

@@ -59,7 +59,7 @@ def evaluate_model(
     answering = model if isinstance(model, LM) else Answering(model)
     with modes_kept(model):
         _check(name, answering, made, clean.tokens[:FEW])
-        places = sites_of(answering, layers, mixers, sites)
+        places = sites_of(answering, layers, mixers, sites, clean.tokens[:FEW])
         width = check_sites(answering, clean.tokens[:FEW], places)
         scores = score(answering, [clean[i : i + SLICE].questions() for i in range(0, len(clean), SLICE)])
         measured = measure(answering, judged, corrupted, places.every, places.depths)

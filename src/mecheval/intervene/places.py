@@ -87,7 +87,8 @@ def place(model: nn.Module, name: str) -> Place:
     else:
         raise UnknownName("site", name, [f"{path}.output" for path in modules if path])
     site = name if isinstance(name, Site) else Site(None, name)
-    return Place(site, 1, False, lambda listener: _attach_hook(module, at_input, listener))
+    axis = 2 if isinstance(module, nn.Conv1d) and not at_input else 1  # its channels come first
+    return Place(site, axis, False, lambda listener: _attach_hook(module, at_input, listener))
 
 
 def _no_tensor(name: str) -> Callable[[], None]:
