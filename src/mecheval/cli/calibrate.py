@@ -54,6 +54,7 @@ def calibrate(
             raise UserError(f"cannot write {path}: there is no folder {path.parent}.")
     asked = groups([kind.strip() for kind in kinds.split(",")], models, _numbers(documents), noise)
     judged: list[Judged] = []
+    group: list[Judged] = []  # the one that is being counted
     pace, stopped = _Pace(asked), False
     if not as_json:
         line(HEAD)
@@ -61,7 +62,7 @@ def calibrate(
         with aside.status("judging") as status:
             for each in judgements(asked, seed):
                 judged.append(each)
-                group = [one for one in judged if one.group == each.group]
+                group = [*group, each] if group and group[0].group == each.group else [each]
                 if not as_json and len(group) == each.group.models:
                     line(_text(row(group)))
                 status.update(said := pace.said(each))
@@ -72,8 +73,8 @@ def calibrate(
     table = counted(judged)
     if as_json:
         print_json({"rows": records(table), "judged": [_flat(each) for each in judged]})
-    elif stopped and judged and table["models"].iloc[-1] < judged[-1].group.models:
-        line(_text(records(table)[-1]))
+    elif group and len(group) < group[0].group.models:
+        line(_text(row(group)))
     _list_mistakes(judged)
     if judged and csv is not None:
         _write(table.to_csv(index=False), csv)

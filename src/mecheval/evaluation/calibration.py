@@ -29,7 +29,7 @@ from mecheval.evaluation.known import GUESSERS, MECHANISMS, Known
 from mecheval.intervene import interchange, verdict
 from mecheval.intervene.grid import likelihood
 from mecheval.intervene.intervals import mean_interval
-from mecheval.intervene.mechanism import Finding
+from mecheval.intervene.mechanism import Finding, Rule
 from mecheval.mixers import BUILT_IN
 from mecheval.model import LM
 from mecheval.model.handmade import handmade
@@ -47,10 +47,13 @@ NOISES: dict[str, tuple[float, ...]] = {
 }
 """The kinds of models, and the noise on their weights, relative to them."""
 DOCUMENTS = (16, 64, 256)
-"""Documents on which a model is judged; a verdict needs at least the first of these numbers."""
+"""Documents on which a model is judged, by default."""
+LEAST = Rule().documents
+"""Fewer documents have no verdict."""
 MODELS = 30
 """Models of a kind that are judged at each number of documents by default."""
-MOST_MODELS, MOST_DOCUMENTS = 100_000, 100_000
+MOST_MODELS, MOST_DOCUMENTS = 100_000, 10_000
+"""Far more than anyone has time for."""
 RECALLS = 0.9
 """The likelihood of the answer from which a hand-set model counts as one that still recalls."""
 TRIED = 256
@@ -107,8 +110,8 @@ def groups(
     if not 1 <= models <= MOST_MODELS:
         raise UserError(f"calibrate: the number of models must be from 1 to {MOST_MODELS:,} (got {shown(models)}).")
     for n in documents:
-        if not 1 <= n <= MOST_DOCUMENTS:
-            raise UserError(f"calibrate: documents must be from 1 to {MOST_DOCUMENTS:,} (got {shown(n)}).")
+        if not LEAST <= n <= MOST_DOCUMENTS:
+            raise UserError(f"calibrate: documents must be from {LEAST} to {MOST_DOCUMENTS:,} (got {shown(n)}).")
     levels = {kind: [x for x in NOISES[kind] if noise is None or x == noise] for kind in dict.fromkeys(kinds)}
     if not any(levels.values()) or not documents:
         there = sorted({x for kind in levels for x in NOISES[kind]})
