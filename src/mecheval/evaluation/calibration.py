@@ -64,7 +64,7 @@ FEW, SURELY_LESS = 200, 0.85
 """Resamples that are tried first. More decide only where more than this share of them agree, but not all."""
 NO_NAME = ("not_learnt", "undetermined")
 """Labels that name no mechanism."""
-POOL, EACH = 28, 2
+POOL, EACH = 28, 3
 """Most models of kind `shuffled` that are trained, and on how many samples of documents each is judged at least."""
 STEPS, BATCH, LEARNING_RATE, WIDTH = 150, 32, 3e-3, 32
 """How those are trained: steps, documents in a batch, learning rate, d_model."""

@@ -33,7 +33,7 @@ def calibration(frame: pd.DataFrame, title: str = TITLE) -> Chart:
     panels = [_panel(shown[shown["kind"] == kind], kind, sizes, first=kind == kinds[0]) for kind in kinds]
     notes = [
         "Share of right verdicts with its 95 % interval, by the noise on the weights. Hand-set models count as long as "
-        f"they recall with a likelihood of at least 0.9. Dashed: {GOAL:.0%}."
+        f"they recall with a likelihood of at least 0.9. Dashed: {100 * GOAL:.0f} %."
     ]
     pixels = sum(each["width"] + GAP for each in panels) + 120
     return finish(beside(panels, GAP), title, notes, pixels, describe(shown, title))
