@@ -97,6 +97,15 @@ def test_noise_that_destroys_the_mechanism_is_not_held_against_the_verdict() -> 
     assert not found.counts
 
 
+def test_a_model_that_overflows_is_no_test_of_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "likelihood", lambda lm, batch: torch.tensor([torch.nan]))
+    [found] = judgements([Group("chance", 0.0, 16, 1)])
+    assert not found.counts
+    [row] = counted([found]).to_dict("records")
+    assert (row["models"], row["counted"]) == (1, 0)
+    assert math.isnan(row["likelihood"])
+
+
 def test_guessing_is_learnt_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     task = build_task("ar", pairs=4, keys=16, values=16)
     batch = task.sample(64)

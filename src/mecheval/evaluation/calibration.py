@@ -93,7 +93,7 @@ class Judged(NamedTuple):
     named: bool
     right: bool
     likelihood: float
-    counts: bool  # false for a hand-set model that noise has kept from recalling
+    counts: bool  # false for a hand-set model that noise has kept from recalling, and for one whose outputs are NaN
 
 
 def groups(
@@ -193,7 +193,7 @@ class Maker:
 def _in_turn(models: Sequence[Known], number: int, *seeds: int | float) -> Known:
     """Each model as often as any other, in an order of these seeds, so that few models are no choice of the first."""
     order = np.random.default_rng(_seeds(*seeds)).permutation(len(models))
-    return models[order[number % len(models)]]
+    return models[int(order[number % len(models)])]
 
 
 def _initial(number: int, seed: int, values: int = VALUES) -> Made:
@@ -219,7 +219,7 @@ def _train_to_guess(made: Made, seed: int) -> None:
     for _, batch in zip(range(STEPS), made.task.stream(BATCH, seed=seed), strict=False):
         loss = F.cross_entropy(made.lm(batch.tokens, at=batch.predict_at[:, 0]), _any_value(batch, generator))
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
 
 
@@ -248,7 +248,7 @@ def _judge(maker: Maker, group: Group, number: int, seed: int) -> Judged:
     found = _verdict(interchange(made.lm, clean, made.task.corrupt(clean, seed=drawn), []))
     named = found.label not in NO_NAME
     right = not named if made.known is None else made.known.agrees(found)
-    counts = made.known is None or recalled >= RECALLS
+    counts = recalled == recalled if made.known is None else recalled >= RECALLS
     return Judged(group, made.title, own, drawn, found.label, str(found), named, right, recalled, counts)
 
 
@@ -263,8 +263,9 @@ def counted(judged: Sequence[Judged]) -> pd.DataFrame:
     """A row for each group.
 
     Columns: kind, noise, documents; models that were judged; counted, those of them that count (all but hand-set models
-    that no longer recall); of these, named (they got a mechanism's name) and right; rate = right / counted with the
-    ends of its 95 % interval, low and high; likelihood, the mean over all models; labels, with the number of each.
+    that no longer recall, and models that noise makes overflow); of these, named (they got a mechanism's name) and
+    right; rate = right / counted with the ends of its 95 % interval, low and high; likelihood, the mean over all models
+    that have one; labels, with the number of each.
     """
     import pandas as pd
 
@@ -279,11 +280,12 @@ def row(members: Sequence[Judged]) -> dict[str, Any]:
     group, counting = members[0].group, [each for each in members if each.counts]
     right = np.array([float(each.right) for each in counting])
     low, high = mean_interval(right) if len(right) else (np.nan, np.nan)
+    likelihoods = [each.likelihood for each in members if each.likelihood == each.likelihood]
     labels = Counter(each.label for each in counting)
     return {
         "kind": group.kind, "noise": group.noise, "documents": group.documents, "models": len(members),
         "counted": len(counting), "named": sum(each.named for each in counting), "right": int(right.sum()),
         "rate": float(right.mean()) if len(right) else float("nan"), "low": float(low), "high": float(high),
-        "likelihood": float(np.mean([each.likelihood for each in members])),
+        "likelihood": float(np.mean(likelihoods)) if likelihoods else float("nan"),
         "labels": ", ".join(f"{label} {count}" for label, count in labels.most_common()),
     }  # fmt: skip
