@@ -9,37 +9,11 @@ import pytest
 
 import mecheval as me
 from mecheval.errors import UserError
+from mecheval.evaluation.known import GUESSERS, MECHANISMS, Known
 from mecheval.intervene import Verdict
 from mecheval.intervene.mechanism import Finding
 from mecheval.model.handmade import handmade
 from mecheval.types import CARRIERS
-
-INDUCTION = Finding("induction", layer=1, stored_by=0, stored_at="value")
-CASES: list[tuple[str, dict[str, Any], Finding]] = [
-    ("induction", {}, INDUCTION),
-    ("induction", {"layer": (0, 1), "n_layers": 3}, INDUCTION),
-    ("induction", {"layer": (1, 2), "n_layers": 3}, Finding("induction", 2, 1, "value")),
-    ("induction", {"layer": (0, 2), "n_layers": 3}, Finding("induction", 2, 0, "value")),  # idle in the middle
-    *[("conv_direct", {"layer": i, "n_layers": n}, Finding("conv_association", i)) for n in (1, 3) for i in range(n)],
-    *[("conv_direct", {"offset": i}, Finding("conv_association", 0)) for i in range(4)],
-    ("pointer", {}, Finding("pointer", 1, found_by=0)),
-    ("pointer", {"layer": (0, 2), "n_layers": 3}, Finding("pointer", 2, found_by=0)),
-    ("redundant", {}, Finding("redundant")),
-    ("joint", {}, Finding("joint")),
-    ("mixture", {}, Finding("mixed")),
-    ("two_stores", {}, INDUCTION),
-    ("divider_store", {}, Finding("induction", 1, 0, "divider")),
-    ("split_store", {}, INDUCTION),
-    ("split_store", {"share": 0.8}, INDUCTION),
-    ("conv_attention", {}, Finding("induction", 1, 0, "value+2")),
-    ("conv_attention", {"offset": 1}, Finding("induction", 1, 0, "next_key")),
-    ("token_shift", {}, Finding("conv_association", 0)),
-    ("token_shift", {"layer": 1}, Finding("conv_association", 1)),
-    ("foo", {}, Finding("conv_association", 0)),
-    ("guesser", {}, Finding("not_learnt")),
-    ("present_guesser", {}, Finding("not_learnt")),
-    ("stored_guesser", {}, Finding("not_learnt")),
-]  # fmt: skip
 
 
 def judged(name: str, pairs: int, keys: int, n: int, seed: int, sites: list[str], **options: Any) -> Verdict:
@@ -50,12 +24,10 @@ def judged(name: str, pairs: int, keys: int, n: int, seed: int, sites: list[str]
 
 
 @pytest.mark.parametrize(("pairs", "keys", "n"), [(4, 16, 16), (8, 20, 40)])
-@pytest.mark.parametrize(("name", "options", "finding"), CASES)
-def test_the_verdict_names_what_was_built(
-    name: str, options: dict[str, Any], finding: Finding, pairs: int, keys: int, n: int
-) -> None:
-    found = judged(name, pairs, keys, n, seed=pairs, sites=[], **options)
-    assert found.finding == finding, found
+@pytest.mark.parametrize("known", [*MECHANISMS, *GUESSERS], ids=lambda known: known.title)
+def test_the_verdict_names_what_was_built(known: Known, pairs: int, keys: int, n: int) -> None:
+    found = judged(known.recipe, pairs, keys, n, seed=pairs, sites=[], **known.options)
+    assert found.finding == known.finding, found
     assert found.agreement is not None
     assert found.agreement >= 0.95
     assert (found.shares["high"] > found.shares["low"]).all()

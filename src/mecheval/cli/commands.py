@@ -16,7 +16,9 @@ from mecheval.cli.clean import clean_text, complain
 from mecheval.errors import UserError
 from mecheval.store import StoreWarning
 
-for _name in ("compare", "drawings", "evaluate", "interventions", "quickstart", "runs", "studies", "tasks"):
+for _name in (
+    "calibrate", "compare", "drawings", "evaluate", "interventions", "quickstart", "runs", "studies", "tasks",
+):  # fmt: skip
     import_module(f"mecheval.cli.{_name}")  # adds its commands to the app
 
 MOST_WARNINGS = 10

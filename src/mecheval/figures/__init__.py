@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mecheval.errors import UnknownName, UserError
+from mecheval.figures.calibration import calibration
 from mecheval.figures.heatmap import heatmap
 from mecheval.figures.lines import curves
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
@@ -15,8 +16,8 @@ from mecheval.store.store import snapshot_of
 from mecheval.studies import StudyTable
 
 __all__ = [
-    "SCALE", "Chart", "accuracy", "check_suffix", "curves", "depth", "draw", "heatmap", "holdout", "panels", "save",
-    "study_charts",
+    "SCALE", "Chart", "accuracy", "calibration", "check_suffix", "curves", "depth", "draw", "heatmap", "holdout",
+    "panels", "save", "study_charts",
 ]  # fmt: skip
 
 FIGURES = {"accuracy": accuracy, "depth": depth, "holdout": holdout, "panels": panels}

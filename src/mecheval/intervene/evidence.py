@@ -88,8 +88,8 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
         return _find(dict(zip(shared, _shares(row, len(shared)), strict=True)), row, depths, rule, inner)
 
     measured = Measured(shared, point, runs)
-    if min(run.given for run in runs) < rule.documents or n < rule.documents // 2:
-        counted = min(run.given for run in runs) if n >= rule.documents // 2 else n
+    if min(run.given for run in runs) < rule.documents or n < rule.documents // 4:
+        counted = min(run.given for run in runs) if n >= rule.documents // 4 else n
         reason = f"there are {counted} documents that count, and a verdict needs {rule.documents}"
         return measured.verdict(Finding("undetermined", reason=reason), None, rule)
     not_learnt = measured.not_learnt(rule)

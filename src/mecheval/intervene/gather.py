@@ -114,7 +114,7 @@ def gather(
     key, value, query = (clean.roles[role] for role in NEEDED)
     apart = (key != value) & (key < query) & (value < query)
     far = apart & (torch.maximum(key, value) + NEAR < query)  # where a short convolution does not reach the query
-    rows = (far if far.sum() >= max(Rule().documents // 2, int(apart.sum()) // 4) else apart).nonzero()[:, 0].cpu()
+    rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0].cpu()
     given = len(clean)
     clean, corrupted = clean[rows.to(key.device)], corrupted[rows.to(key.device)]
     chance = (1 / clean.facts["pairs"].clamp(min=1).double()) if clean.chance is None else clean.chance[:, 0]
@@ -164,15 +164,16 @@ class Trial:
             self._run(sites, ["question", "body"], "value", "restore")
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
-        """The first site inside a layer that holds the key between key and query."""
+        """The first site inside a layer that holds the key between key and query, or else the one that does most."""
         self._run(sites, KINDS, "key", "restore")
         share = self.shares()
-        for site in sites:
-            if share[Cell(site, "between")] >= rule.carries:
-                self._run([site], self.roles, "key", "restore")
-                self._run([site], [*KINDS, *self.roles], "key", "destroy")
-                return site
-        return None
+        there = {site: share[Cell(site, "between")] for site in sites if share[Cell(site, "between")] >= rule.trace}
+        if not there:
+            return None
+        first = next((site for site, part in there.items() if part >= rule.carries), max(there, key=there.__getitem__))
+        self._run([first], self.roles, "key", "restore")
+        self._run([first], [*KINDS, *self.roles], "key", "destroy")
+        return first
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
         """The same among all operations of a mixer from elsewhere, whose sites are not declared."""

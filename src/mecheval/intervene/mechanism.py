@@ -65,7 +65,7 @@ class Rule:
     enough: float = 0.8  # share from which a place alone is sufficient
     agreement: float = 0.95  # share of resamples that must give the same finding
     alone: float = 0.9  # part of what all positions between key and query restore that one of them does by itself
-    documents: int = 16  # fewer documents than this have no verdict, nor do fewer than half as many that count
+    documents: int = 16  # fewer documents than this have no verdict, nor do fewer than a quarter as many that count
 
 
 @dataclass(frozen=True)
@@ -163,11 +163,13 @@ def held_at(share: Shares, site: str, rule: Rule) -> str:
     part = [kind for kind in KINDS if restored[kind] >= rule.trace]
     if len(enough) > 1 and all(destroyed[kind] < rule.carries for kind in enough):
         return "redundant"
-    if all(restored[kind] < rule.carries for kind in KINDS):
-        needed = [kind for kind in KINDS if destroyed[kind] >= rule.carries]
-        return "joint" if len(needed) > 1 else "mixed" if len(part) > 1 else "undetermined"
+    needed = [kind for kind in KINDS if destroyed[kind] >= rule.enough]
+    if len(needed) > 1 and all(restored[kind] < rule.carries for kind in KINDS):
+        return "joint"
     if len(part) > 1:
         return "mixed"
+    if not part or restored[part[0]] < rule.carries:
+        return "undetermined"
     return part[0] if destroyed[part[0]] >= rule.trace else "mixed"
 
 
@@ -213,6 +215,8 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None) -
     if inner is not None and share[Cell(inner, "between")] >= rule.carries:
         places, how = stores(share, inner, rule)
         return Finding("conv_association", layer, places=places, how=how)
+    if inner is not None and share[Cell(inner, "between")] >= rule.trace:
+        return Finding("undetermined", reason=f"inside layer {layer}, a part of the key is between key and query")
     return Finding("direct_retrieval", layer)
 
 
