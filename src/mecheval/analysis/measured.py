@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,9 @@ CELL = ["site", "role", "corruption", "direction"]
 """Columns that identify one intervention on one model."""
 FINDING = ("label", "layer", "stored_by", "stored_at", "found_by")
 """Parts of a finding that have a column of their own."""
+STANDARD = ("key", "restore")
+"""The corruption and the direction that verdicts are about, as in the paper."""
+Row = dict[str, Any]
 PLACE = ("state", "step", "split")
 """Columns that identify one evaluation among those of the same run."""
 
@@ -44,7 +47,7 @@ class Measured:
         every = pd.concat(tables, ignore_index=True).drop_duplicates(CELL)
         intervals = self.verdict.shares.rename(columns={"low": "share_low", "high": "share_high"}).drop(columns="share")
         joined = every.merge(intervals, on=CELL, how="left").to_dict("records")
-        effects = [{**place, **{name: _plain(value) for name, value in row.items()}} for row in joined]
+        effects = rows_of(joined, place)
         found = self.verdict
         judged = {
             **place, **{name: getattr(found.finding, name) for name in FINDING}, "agreement": found.agreement,
@@ -54,10 +57,10 @@ class Measured:
         return {"effects": effects, "verdicts": [judged]}
 
 
-def judged_on(task: Task, n: int, split: str, seed: int) -> tuple[Batch, Batch]:
+def judged_on(task: Task, n: int, split: str, seed: int, corruption: str = "key") -> tuple[Batch, Batch]:
     """Clean and corrupted documents on which a model is judged: each about one of its queries, all queries in turn."""
     clean = task.each_query_in_turn(task.sample(n, split, seed))
-    return clean, task.corrupt(clean, seed)
+    return clean, task.corrupt(clean, seed, corruption)
 
 
 def measure(
@@ -66,6 +69,40 @@ def measure(
     """Put clean activations back into the corrupted run, at all sites (or these) and roles, and judge the effects."""
     effects = interchange(model, clean, corrupted, sites, depths=depths)
     return Measured(effects, verdict(effects))
+
+
+def rows_of(effects: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[Row]:
+    """Effects as rows of the store's table, at a state, step and split (`place`); what is not a number is missing."""
+    blank = {"share_low": None, "share_high": None}
+    return [{**place, **blank, **{name: _plain(value) for name, value in row.items()}} for row in effects]
+
+
+def beside(new: Sequence[Row], before: Sequence[Row], about: Sequence[tuple[str, str]]) -> list[Row]:
+    """New rows of table `effects`, and those from `before` of the same state and split that stay beside them.
+
+    `about` names the corruptions and directions that the new rows are about, all of whose rows they replace but for the
+    evidence of a verdict, which has intervals. Of one intervention that is in both, that on more documents stays, with
+    the interval that is known.
+    """
+    rows = {tuple(row[name] for name in CELL): row for row in new}
+    places = {tuple(row[name] for name in PLACE) for row in new}
+    for old in before:
+        if tuple(old[name] for name in PLACE) not in places:
+            continue
+        cell = tuple(old[name] for name in CELL)
+        if cell in rows:
+            found = rows[cell]
+            interval = found if found["share_low"] is not None else old
+            more = old if (old["n"] or 0) > found["n"] else found
+            rows[cell] = {**more, "share_low": interval["share_low"], "share_high": interval["share_high"]}
+        elif (old["corruption"], old["direction"]) not in about or _is_evidence(old, about):
+            rows[cell] = old
+    return list(rows.values())
+
+
+def _is_evidence(row: Row, about: Sequence[tuple[str, str]]) -> bool:
+    """Whether a row belongs to a verdict that was not judged anew."""
+    return STANDARD not in about and row["share_low"] is not None
 
 
 def _plain(value: Any) -> Any:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from mecheval.analysis.measured import PLACE, Measured, judged_on, measure
+from mecheval.analysis.measured import PLACE, STANDARD, Measured, beside, judged_on, measure, rows_of
 from mecheval.analysis.weights import read_weights
 from mecheval.config import RunConfig
 from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError
+from mecheval.intervene import interchange, state_sweep
 from mecheval.model import LM
 from mecheval.store import RunFolder, StoreError
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
-from mecheval.types import LAST, STATES, Batch
+from mecheval.types import CORRUPTIONS, LAST, STATES, Batch
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
+
+DIRECTIONS = ("restore", "destroy", "both")
+"""Directions in which a run is intervened on."""
+MOST_SWEPT = 256
+"""Documents on which states are swept unless another number is asked for; each is run once for every position."""
 
 
 class Trained(NamedTuple):
@@ -62,9 +71,11 @@ def weights_of(folder: RunFolder, state: str) -> str:
     return files[state]
 
 
-def documents(task: Task, config: RunConfig, split: str, n: int | None = None) -> tuple[Batch, Batch]:
+def documents(
+    task: Task, config: RunConfig, split: str, n: int | None = None, corruption: str = "key"
+) -> tuple[Batch, Batch]:
     """Clean and corrupted documents that a run is judged on."""
-    return judged_on(task, config.evaluate.documents if n is None else n, split, config.evaluate.seed)
+    return judged_on(task, config.evaluate.documents if n is None else n, split, config.evaluate.seed, corruption)
 
 
 def document(trained: Trained, number: int, split: str) -> tuple[Batch, Batch]:
@@ -89,8 +100,58 @@ def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | No
         found = measure(trained.lm, *documents(trained.task, trained.config, split, n))
     if n is None:
         with folder.exclusive():
-            folder.replace(found.rows(state, trained.step, split), PLACE, f"interventions on {state}, {split}")
+            tables = found.rows(state, trained.step, split)
+            tables["effects"] = beside(tables["effects"], folder.read("effects"), [STANDARD])
+            folder.replace(tables, PLACE, f"interventions on {state}, {split}")
     return found
+
+
+def probe_otherwise(
+    folder: RunFolder, corruption: str, direction: str, state: str = LAST, split: str = "test", n: int | None = None
+) -> pd.DataFrame:
+    """Intervene on a finished run with another corruption, or in another direction, than a verdict is about.
+
+    The effects are stored with the run, beside all others, unless they are from another number of documents (`n`).
+    """
+    check_corruption(corruption, direction)
+    if n is None:
+        folder.check_writable()
+    trained = load_run(folder, state)
+    with alone(trained.config.machine.threads):
+        pair = documents(trained.task, trained.config, split, n, corruption)
+        effects = interchange(trained.lm, *pair, direction=direction)
+    if n is None:
+        about = [(corruption, each) for each in effects["direction"].unique()]
+        rows = rows_of(effects.to_dict("records"), dict(zip(PLACE, (state, trained.step, split), strict=True)))
+        with folder.exclusive():
+            tables = {"effects": beside(rows, folder.read("effects"), about)}
+            folder.replace(tables, PLACE, f"interventions on {state}, {split}, {corruption}, {direction}")
+    return effects
+
+
+def check_corruption(corruption: str, direction: str) -> None:
+    """Raise an error that names the choices unless documents can be corrupted so, and interventions go this way."""
+    if corruption not in CORRUPTIONS:
+        raise UnknownName("corruption", corruption, CORRUPTIONS)
+    if direction not in DIRECTIONS:
+        raise UnknownName("direction", direction, DIRECTIONS)
+
+
+def probe_states(
+    folder: RunFolder, corruption: str = "key", state: str = LAST, split: str = "test", n: int | None = None
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """What the clean state of each layer of a finished run restores after every position (`state_sweep`).
+
+    Also the roles that stand at one distance from the key in all of its documents, with that distance.
+    """
+    check_corruption(corruption, "restore")
+    trained = load_run(folder, state)
+    n = min(trained.config.evaluate.documents, MOST_SWEPT) if n is None else n
+    with alone(trained.config.machine.threads):
+        clean, corrupted = documents(trained.task, trained.config, split, n, corruption)
+        swept = state_sweep(trained.lm, clean, corrupted)
+    offsets = {role: (clean.roles[role] - clean.roles["key"]).unique() for role in ("key", "value", "next_key")}
+    return swept, {role: int(each) for role, each in offsets.items() if len(each) == 1}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mecheval.cli.show import records
-from mecheval.figures.heatmap import MISSING, RAMP, WHITE_FROM, arranged, label, quantity, split_site
+from mecheval.figures.heatmap import MISSING, RAMP, WHITE_FROM, arranged, direction_of, label, quantity, split_site
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
 from mecheval.types import is_short_convolution
@@ -32,6 +32,11 @@ FAINT, STRONG = 0.05, 0.5
 BRIGHTEST = 3
 """Step of the colour ramp for 1 on a dark background; paler steps look white."""
 RIGHT = "✓"
+DONE = {
+    "key": "the key corrupted", "value": "the value corrupted", "query": "the query corrupted",
+    "swap": "the value swapped with another pair's", "other": "the document corrupted",
+}  # fmt: skip
+"""What each corruption does to a document, in words."""
 
 
 def among(sites: Iterable[str], names: Sequence[str]) -> list[str]:
@@ -52,14 +57,26 @@ def effects_text(effects: pd.DataFrame) -> Text:
     """What the numbers of the map mean."""
     whole = effects.sort_values("n").iloc[-1]  # not every document has every role
     before, after = f"{whole['original']:.3f}", f"{whole['corrupted']:.3f}"
-    if quantity(effects) == "share":
+    corruption = str(effects["corruption"].iloc[0]) if "corruption" in effects else "key"
+    done, destroys = DONE.get(corruption, DONE["other"]), direction_of(effects) == "destroy"
+    shown = quantity(effects)
+    lost = f"With {done}, the likelihood of the answer falls from {before} to {after}. "
+    if shown == "hits":
         return Text(
-            f"With the key corrupted, the likelihood of the answer falls from {before} to {after}. "
-            "Restored share: how much of this loss patching in one clean activation undoes."
+            f"{lost}Interchange accuracy: in what share of the clean documents patching in one activation of the "
+            "swapped document makes the model give the swapped document's answer."
         )
+    if shown == "share":
+        meaning = (
+            "Destroyed share: how much of this loss patching one corrupted activation into the clean document causes."
+            if destroys
+            else "Restored share: how much of this loss patching in one clean activation undoes."
+        )
+        return Text(lost + meaning)
     return Text(
-        f"The task is not learnt: the likelihood of the answer is {before}, and {after} with the key corrupted, so "
-        "there is nothing to restore. The map shows the likelihood after patching in one clean activation."
+        f"The task is not learnt: the likelihood of the answer is {before}, and {after} with {done}, so "
+        f"there is nothing to {'destroy' if destroys else 'restore'}. The map shows the likelihood after patching in "
+        f"one {'corrupted' if destroys else 'clean'} activation."
     )
 
 
