@@ -13,7 +13,7 @@ from mecheval.intervene import Depths, Verdict, interchange, verdict
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.store.bounds import ON_THE_WAY
 from mecheval.tasks import Task
-from mecheval.types import Batch
+from mecheval.types import ALL_ROLES, Batch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +25,7 @@ FINDING = ("label", "layer", "stored_by", "stored_at", "found_by")
 STANDARD = ("key", "restore")
 """The corruption and the direction that verdicts are about, as in the paper."""
 Row = dict[str, Any]
+"""A row of one of the store's tables, by column."""
 PLACE = ("state", "step", "split")
 """Columns that identify one evaluation among those of the same run."""
 
@@ -77,15 +78,16 @@ def rows_of(effects: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> l
     return [{**place, **blank, **{name: _plain(value) for name, value in row.items()}} for row in effects]
 
 
-def beside(new: Sequence[Row], before: Sequence[Row], about: Sequence[tuple[str, str]]) -> list[Row]:
+def beside(new: Sequence[Row], before: Sequence[Row], *, judged: bool) -> list[Row]:
     """New rows of table `effects`, and those from `before` of the same state and split that stay beside them.
 
-    `about` names the corruptions and directions that the new rows are about, all of whose rows they replace but for the
-    evidence of a verdict, which has intervals. Of one intervention that is in both, that on more documents stays, with
-    the interval that is known.
+    Rows of other corruptions and directions stay, and so does the evidence of a verdict (other roles than maps show,
+    or rows with an interval) unless a verdict was `judged` anew. Of one intervention that is in both, the row about
+    more documents stays, with the interval that is known.
     """
     rows = {tuple(row[name] for name in CELL): row for row in new}
     places = {tuple(row[name] for name in PLACE) for row in new}
+    about = {STANDARD} if judged else {(row["corruption"], row["direction"]) for row in new}
     for old in before:
         if tuple(old[name] for name in PLACE) not in places:
             continue
@@ -95,14 +97,11 @@ def beside(new: Sequence[Row], before: Sequence[Row], about: Sequence[tuple[str,
             interval = found if found["share_low"] is not None else old
             more = old if (old["n"] or 0) > found["n"] else found
             rows[cell] = {**more, "share_low": interval["share_low"], "share_high": interval["share_high"]}
-        elif (old["corruption"], old["direction"]) not in about or _is_evidence(old, about):
-            rows[cell] = old
+        else:
+            evidence = old["role"] not in ALL_ROLES or old["share_low"] is not None
+            if (old["corruption"], old["direction"]) not in about or (evidence and not judged):
+                rows[cell] = old
     return list(rows.values())
-
-
-def _is_evidence(row: Row, about: Sequence[tuple[str, str]]) -> bool:
-    """Whether a row belongs to a verdict that was not judged anew."""
-    return STANDARD not in about and row["share_low"] is not None
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from mecheval.analysis.measured import PLACE, STANDARD, Measured, beside, judged_on, measure, rows_of
+from mecheval.analysis.measured import PLACE, Measured, beside, judged_on, measure, rows_of
 from mecheval.analysis.weights import read_weights
 from mecheval.config import RunConfig
 from mecheval.digests import run_id
@@ -101,7 +101,7 @@ def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | No
     if n is None:
         with folder.exclusive():
             tables = found.rows(state, trained.step, split)
-            tables["effects"] = beside(tables["effects"], folder.read("effects"), [STANDARD])
+            tables["effects"] = beside(tables["effects"], folder.read("effects"), judged=True)
             folder.replace(tables, PLACE, f"interventions on {state}, {split}")
     return found
 
@@ -121,10 +121,9 @@ def probe_otherwise(
         pair = documents(trained.task, trained.config, split, n, corruption)
         effects = interchange(trained.lm, *pair, direction=direction)
     if n is None:
-        about = [(corruption, each) for each in effects["direction"].unique()]
         rows = rows_of(effects.to_dict("records"), dict(zip(PLACE, (state, trained.step, split), strict=True)))
         with folder.exclusive():
-            tables = {"effects": beside(rows, folder.read("effects"), about)}
+            tables = {"effects": beside(rows, folder.read("effects"), judged=False)}
             folder.replace(tables, PLACE, f"interventions on {state}, {split}, {corruption}, {direction}")
     return effects
 

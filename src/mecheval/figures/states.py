@@ -91,7 +91,10 @@ def states(swept: pd.DataFrame, title: str, roles: Mapping[str, int] | None = No
     ]  # fmt: skip
     landmarks = vl.layer(
         "point",
-        {"x": vl.field("role:N", title=None, sort=["divider", "query"], axis={"labelAngle": 0}), "y": y, **shared},
+        {
+            "x": vl.field("role:N", title=None, sort=["divider", "query"], axis={"labelAngle": 0}),
+            "y": {**y, "title": None}, **shared,
+        },
         rows=ends, filled=True, size=50, opacity=1,
     )  # fmt: skip
     panels = vl.beside([vl.panel(lines, *SIDE), vl.panel([landmarks], NARROW, SIDE[1])], 3 * vl.GAP)

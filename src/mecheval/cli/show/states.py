@@ -13,7 +13,7 @@ from rich.text import Text
 from mecheval.cli.show import plain_table
 from mecheval.cli.show.effects import DONE
 from mecheval.figures.heatmap import label
-from mecheval.figures.states import entered, named, reached, spelt
+from mecheval.figures.states import HALF, entered, named, reached, spelt
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -63,15 +63,21 @@ def _letters(offsets: Sequence[int], roles: Mapping[str, int]) -> str:
 
 
 def sweep_summary(swept: pd.DataFrame, roles: Mapping[str, int]) -> Group:
-    """A sentence for each layer: where the association enters its state."""
+    """A sentence for each layer: where what was corrupted enters its state, and whether it stays."""
     lines = []
+    end = swept[swept["role"] == "divider"].set_index("layer")["share"]
     for layer, found in entered(swept).items():
         if found is None:
             lines.append(Text(f"layer {layer}: its clean state alone never restores half of the loss."))
             continue
         offset, share = found
+        last = float(end.get(layer, math.nan))
+        stays = "stays in it" if last >= HALF else "is no longer needed there"
         lines.append(
-            Text(f"layer {layer}: the association enters the state at {spelt(offset, roles)} (share {label(share)}).")
+            Text(
+                f"layer {layer}: what was corrupted enters the state at {spelt(offset, roles)} (share {label(share)}) "
+                f"and {stays} (divider {label(last)})."
+            )
         )
     return Group(*lines)
 
