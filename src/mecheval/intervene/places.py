@@ -141,7 +141,7 @@ def _first(listener: Listener, value: Any) -> Any:
     ):  # an answer of transformers: its parts have an order
         name, first = next(iter(value.items()))
         if isinstance(first, Tensor):
-            return type(value)(**{**value, name: listener(first)})  # type: ignore[call-arg]
+            return type(value)(**{**value, name: listener(first)})
     raise UserError(f"an intervention needs a tensor, or a tuple that starts with one (got {type(value).__name__}).")
 
 

@@ -9,7 +9,8 @@ n documents, L tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -61,6 +62,18 @@ def one_pass(lm: LM, batch: Batch, layer: int) -> Pass:
     return Pass(found, *(seen[name] for name in names))
 
 
+@contextmanager
+def evaluating(lm: LM) -> Iterator[None]:
+    """Inside, the model is in evaluation mode and records no gradients; afterwards it is in the mode that it had."""
+    training = lm.training
+    lm.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        lm.train(training)
+
+
 def check_layer(lm: object, layer: int) -> int:
     """`layer` itself, or an error if the model has no such layer, or no layers that are known."""
     if not isinstance(lm, LM):
@@ -86,16 +99,11 @@ def state_sweep(
 
     asked = [check_layer(lm, layer) for layer in (range(lm.n_layers) if layers is None else layers)]
     check_same(clean, corrupted)
-    training = lm.training
-    lm.eval()
-    try:
-        with torch.no_grad():
-            parts = [
-                _sweep(lm, cut_after_prediction(clean[rows]), cut_after_prediction(corrupted[rows]), asked, budget_mb)
-                for rows in document_slices(lm, clean, budget_mb)
-            ]
-    finally:
-        lm.train(training)
+    with evaluating(lm):
+        parts = [
+            _sweep(lm, cut_after_prediction(clean[rows]), cut_after_prediction(corrupted[rows]), asked, budget_mb)
+            for rows in document_slices(lm, clean, budget_mb)
+        ]
     original, lost = (torch.cat([part[i] for part in parts]) for i in (0, 1))
     width = max(part[2].shape[2] for part in parts)
     padded = [F.pad(part[2], (0, width - part[2].shape[2]), value=torch.nan) for part in parts]

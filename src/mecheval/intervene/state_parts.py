@@ -32,7 +32,7 @@ from mecheval.intervene.effects import (
 from mecheval.intervene.grid import Likelihoods, answer_likelihood
 from mecheval.intervene.memory import Form, Memory, form_of, run_mixer, seen_by
 from mecheval.intervene.places import NOWHERE, STATE, Listener, listening, positions
-from mecheval.intervene.state import Pass, check_layer, one_pass
+from mecheval.intervene.state import Pass, check_layer, evaluating, one_pass
 from mecheval.model import LM
 from mecheval.sites import Site, taps
 from mecheval.types import Batch
@@ -68,9 +68,10 @@ def replace_state(
     part = _part(lm, clean, layer, after, head, direction)
     part.check(memory=direction is not None)
     parts = []
-    for rows in document_slices(lm, clean, budget_mb):
-        source, base = (cut_after_prediction(batch[rows]) for batch in (clean, corrupted))
-        parts.append(part[rows].replaced(source, base))
+    with evaluating(lm):
+        for rows in document_slices(lm, clean, budget_mb):
+            source, base = (cut_after_prediction(batch[rows]) for batch in (clean, corrupted))
+            parts.append(part[rows].replaced(source, base))
     original, lost, edited = (torch.cat(each) for each in zip(*parts, strict=True))
     found = Documents(
         [Site(layer, STATE, "state")], [str(after)], original, Likelihoods(lost, edited[None, None]),
@@ -100,8 +101,9 @@ def erase_state(
     part = _part(lm, batch, layer, after, head, direction)
     part.check(memory=True)
     parts = []
-    for rows in document_slices(lm, batch, budget_mb):
-        parts.append(part[rows].erased(cut_after_prediction(batch[rows])))
+    with evaluating(lm):
+        for rows in document_slices(lm, batch, budget_mb):
+            parts.append(part[rows].erased(cut_after_prediction(batch[rows])))
     original, edited = (torch.cat(each) for each in zip(*parts, strict=True))
     each = pd.DataFrame({
         "document": batch.index.cpu().numpy(), "original": original.numpy(), "edited": edited.numpy(),
@@ -135,7 +137,6 @@ class _Part:
     def mixer(self) -> nn.Module:
         return self.lm.get_submodule(f"blocks.{self.layer}.mixer")
 
-    @torch.no_grad()
     def replaced(self, clean: Batch, corrupted: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Likelihoods (n,) of clean and corrupted documents, and of these with the clean part of the state."""
         source, base = one_pass(self.lm, clean, self.layer), one_pass(self.lm, corrupted, self.layer)
@@ -158,7 +159,6 @@ class _Part:
             out = self._one_head(own, out)
         return source.likelihood, base.likelihood, self._answer(base, corrupted, self._said(base, output, out))
 
-    @torch.no_grad()
     def erased(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Likelihoods (n,) of documents, and of the same with this part of the memory erased."""
         base, form = one_pass(self.lm, batch, self.layer), self._form()
@@ -216,7 +216,8 @@ class _Part:
                 f"direction: give a role, or a tensor ({width},) or ({n}, {heads}, {width}) "
                 f"(got {tuple(self.direction.shape)})."
             )
-        return along / along.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(along.dtype).tiny)
+        length: Tensor = torch.linalg.vector_norm(along, dim=-1, keepdim=True)
+        return along / length.clamp(min=torch.finfo(along.dtype).tiny)
 
     def _one_head(self, own: Tensor, other: Tensor) -> Tensor:
         """`own` (n, L, H, ...) or (n, L, HE) with one head taken from `other`."""
