@@ -9,7 +9,17 @@ if TYPE_CHECKING:
     from mecheval.analysis import load_lm
     from mecheval.config import RunConfig, run_config
     from mecheval.evaluation import evaluate
-    from mecheval.intervene import ablate, capture, interchange, patch, smallest_set, verdict
+    from mecheval.intervene import (
+        ablate,
+        capture,
+        erase_state,
+        interchange,
+        patch,
+        replace_state,
+        smallest_set,
+        state_sweep,
+        verdict,
+    )  # fmt: skip
     from mecheval.mixers import build_mixer
     from mecheval.model import LM, load_zoology
     from mecheval.store import Store
@@ -19,14 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "build_mixer", "build_task", "capture",
-    "evaluate", "interchange", "load_lm", "load_zoology", "patch", "run_config", "smallest_set", "train",
-    "verdict",
+    "erase_state", "evaluate", "interchange", "load_lm", "load_zoology", "patch", "replace_state", "run_config",
+    "smallest_set", "state_sweep", "train", "verdict",
 ]  # fmt: skip
 
 _ROOMS = {
     "Store": "store", "Grammar": "tasks", "Task": "tasks", "build_task": "tasks", "Batch": "types",
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
     "ablate": "intervene", "capture": "intervene", "interchange": "intervene", "patch": "intervene",
+    "erase_state": "intervene", "replace_state": "intervene", "state_sweep": "intervene",
     "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "train": "training",
     "evaluate": "evaluation",
 }  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from intervene.models import ROUNDED, VARIANTS, pairs, small_lm
-from mecheval.intervene import Intervention, Take, capture, default_sites, interchange, patch
+from mecheval.intervene import Intervention, Take, capture, default_sites, interchange, patch, replace_state
 from mecheval.intervene import effects as effects_module
 from mecheval.intervene.grid import one_by_one
 from mecheval.intervene.places import listening
@@ -107,6 +107,19 @@ def test_a_state_that_is_replaced_after_the_last_token_before_the_query_decides(
     together = [(f"blocks.{i}.mixer.state", "divider") for i in range(2)]
     whole = interchange(lm, clean, corrupted, joint=together)
     assert float(whole["restored"].iloc[0]) == pytest.approx(float(whole["original"].iloc[0]), abs=ROUNDED)
+
+
+@EVERY
+def test_a_state_replaced_in_the_recurrence_is_the_one_that_other_inputs_leave(mixer: str) -> None:
+    """Two ways to replace a whole state: in the memory, written out; and by what the mixer reads up to there."""
+    lm = small_lm(mixer)
+    clean, corrupted = pairs()
+    for layer, after in ((0, "value"), (1, "key"), (1, "divider")):
+        memory = replace_state(lm, clean, corrupted, layer, after, per_document=True)
+        inputs = interchange(lm, clean, corrupted, [f"blocks.{layer}.mixer.state"], [after], per_document=True)
+        assert list(memory.columns) == list(inputs.columns)
+        for column in ("original", "corrupted", "restored"):
+            assert (memory[column] - inputs[column]).abs().max() < 1e-5, column
 
 
 @EVERY

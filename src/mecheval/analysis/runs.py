@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ from mecheval.analysis.weights import read_weights
 from mecheval.config import RunConfig
 from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError
-from mecheval.intervene import Depths, Verdict, ablate, interchange, verdict
+from mecheval.intervene import Depths, Verdict, ablate, interchange, state_sweep, verdict
 from mecheval.intervene.edits import edit_of
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.model import LM
@@ -23,7 +23,15 @@ from mecheval.store import RunFolder, StoreError
 from mecheval.store.bounds import ON_THE_WAY
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
-from mecheval.types import LAST, STATES, Batch
+from mecheval.types import ALL_ROLES, CORRUPTIONS, LAST, STATES, Batch
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
+
+DIRECTIONS = ("restore", "destroy", "both")
+"""Directions in which a run is intervened on."""
+MOST_SWEPT = 256
+"""Documents on which states are swept unless another number is asked for; each is run once for every position."""
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -32,6 +40,10 @@ CELL = ["site", "role", "corruption", "direction"]
 """Columns that identify one intervention on one model."""
 FINDING = ("label", "layer", "stored_by", "stored_at", "found_by")
 """Parts of a finding that have a column of their own."""
+STANDARD = ("key", "restore")
+"""The corruption and the direction that verdicts are about, as in the paper."""
+Row = dict[str, Any]
+"""A row of one of the store's tables, by column."""
 PLACE = ("state", "step", "split")
 """Columns that identify one evaluation among those of the same run."""
 
@@ -54,7 +66,7 @@ class Measured:
         every = pd.concat(tables, ignore_index=True).drop_duplicates(CELL)
         intervals = self.verdict.shares.rename(columns={"low": "share_low", "high": "share_high"}).drop(columns="share")
         joined = every.merge(intervals, on=CELL, how="left").to_dict("records")
-        effects = [{**place, **{name: _plain(value) for name, value in row.items()}} for row in joined]
+        effects = rows_of(joined, place)
         found = self.verdict
         judged = {
             **place, **{name: getattr(found.finding, name) for name in FINDING}, "agreement": found.agreement,
@@ -64,10 +76,10 @@ class Measured:
         return {"effects": effects, "verdicts": [judged]}
 
 
-def judged_on(task: Task, n: int, split: str, seed: int) -> tuple[Batch, Batch]:
+def judged_on(task: Task, n: int, split: str, seed: int, corruption: str = "key") -> tuple[Batch, Batch]:
     """Clean and corrupted documents on which a model is judged: each about one of its queries, all queries in turn."""
     clean = task.each_query_in_turn(task.sample(n, split, seed))
-    return clean, task.corrupt(clean, seed)
+    return clean, task.corrupt(clean, seed, corruption)
 
 
 def measure(
@@ -76,6 +88,38 @@ def measure(
     """Put clean activations back into the corrupted run, at all sites (or these) and roles, and judge the effects."""
     effects = interchange(model, clean, corrupted, sites, depths=depths)
     return Measured(effects, verdict(effects))
+
+
+def rows_of(effects: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[Row]:
+    """Effects as rows of the store's table, at a state, step and split (`place`); what is not a number is missing."""
+    blank = {"share_low": None, "share_high": None}
+    return [{**place, **blank, **{name: _plain(value) for name, value in row.items()}} for row in effects]
+
+
+def beside(new: Sequence[Row], before: Sequence[Row], *, judged: bool) -> list[Row]:
+    """New rows of table `effects`, and those from `before` of the same state and split that stay beside them.
+
+    Rows of other corruptions and directions stay, and so does the evidence of a verdict (other roles than maps show,
+    or rows with an interval) unless a verdict was `judged` anew. Of one intervention that is in both, the row about
+    more documents stays, with the interval that is known.
+    """
+    rows = {tuple(row[name] for name in CELL): row for row in new}
+    places = {tuple(row[name] for name in PLACE) for row in new}
+    about = {STANDARD} if judged else {(row["corruption"], row["direction"]) for row in new}
+    for old in before:
+        if tuple(old[name] for name in PLACE) not in places:
+            continue
+        cell = tuple(old[name] for name in CELL)
+        if cell in rows:
+            found = rows[cell]
+            interval = found if found["share_low"] is not None else old
+            more = old if (old["n"] or 0) > found["n"] else found
+            rows[cell] = {**more, "share_low": interval["share_low"], "share_high": interval["share_high"]}
+        else:
+            evidence = old["role"] not in ALL_ROLES or old["share_low"] is not None
+            if (old["corruption"], old["direction"]) not in about or (evidence and not judged):
+                rows[cell] = old
+    return list(rows.values())
 
 
 def _plain(value: Any) -> Any:
@@ -124,9 +168,11 @@ def weights_of(folder: RunFolder, state: str) -> str:
     return files[state]
 
 
-def documents(task: Task, config: RunConfig, split: str, n: int | None = None) -> tuple[Batch, Batch]:
+def documents(
+    task: Task, config: RunConfig, split: str, n: int | None = None, corruption: str = "key"
+) -> tuple[Batch, Batch]:
     """Clean and corrupted documents that a run is judged on."""
-    return judged_on(task, config.evaluate.documents if n is None else n, split, config.evaluate.seed)
+    return judged_on(task, config.evaluate.documents if n is None else n, split, config.evaluate.seed, corruption)
 
 
 def document(trained: Trained, number: int, split: str) -> tuple[Batch, Batch]:
@@ -151,7 +197,9 @@ def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | No
         found = measure(trained.lm, *documents(trained.task, trained.config, split, n))
     if n is None:
         with folder.exclusive():
-            folder.replace(found.rows(state, trained.step, split), PLACE, f"interventions on {state}, {split}")
+            tables = found.rows(state, trained.step, split)
+            tables["effects"] = beside(tables["effects"], folder.read("effects"), judged=True)
+            folder.replace(tables, PLACE, f"interventions on {state}, {split}")
     return found
 
 
@@ -174,6 +222,53 @@ def ablation(
         with folder.exclusive():
             folder.replace({"ablations": rows}, tuple(place), f"{edit} on {state}, {split}")
     return found
+
+
+def probe_otherwise(
+    folder: RunFolder, corruption: str, direction: str, state: str = LAST, split: str = "test", n: int | None = None
+) -> pd.DataFrame:
+    """Intervene on a finished run with another corruption, or in another direction, than a verdict is about.
+
+    The effects are stored with the run, beside all others, unless they are from another number of documents (`n`).
+    """
+    check_corruption(corruption, direction)
+    if n is None:
+        folder.check_writable()
+    trained = load_run(folder, state)
+    with alone(trained.config.machine.threads):
+        pair = documents(trained.task, trained.config, split, n, corruption)
+        effects = interchange(trained.lm, *pair, direction=direction)
+    if n is None:
+        rows = rows_of(effects.to_dict("records"), dict(zip(PLACE, (state, trained.step, split), strict=True)))
+        with folder.exclusive():
+            tables = {"effects": beside(rows, folder.read("effects"), judged=False)}
+            folder.replace(tables, PLACE, f"interventions on {state}, {split}, {corruption}, {direction}")
+    return effects
+
+
+def check_corruption(corruption: str, direction: str) -> None:
+    """Raise an error that names the choices unless documents can be corrupted so, and interventions go this way."""
+    if corruption not in CORRUPTIONS:
+        raise UnknownName("corruption", corruption, CORRUPTIONS)
+    if direction not in DIRECTIONS:
+        raise UnknownName("direction", direction, DIRECTIONS)
+
+
+def probe_states(
+    folder: RunFolder, corruption: str = "key", state: str = LAST, split: str = "test", n: int | None = None
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """What the clean state of each layer of a finished run restores after every position (`state_sweep`).
+
+    Also the roles that stand at one distance from the key in all of its documents, with that distance.
+    """
+    check_corruption(corruption, "restore")
+    trained = load_run(folder, state)
+    n = min(trained.config.evaluate.documents, MOST_SWEPT) if n is None else n
+    with alone(trained.config.machine.threads):
+        clean, corrupted = documents(trained.task, trained.config, split, n, corruption)
+        swept = state_sweep(trained.lm, clean, corrupted)
+    offsets = {role: (clean.roles[role] - clean.roles["key"]).unique() for role in ("key", "value", "next_key")}
+    return swept, {role: int(each) for role, each in offsets.items() if len(each) == 1}
 
 
 @contextmanager

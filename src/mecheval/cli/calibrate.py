@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mecheval.cli.app import AsJson, app, aside, from_to, line, loading, note, print_json
-from mecheval.cli.show import MISSING
 from mecheval.errors import UserError, shown
 from mecheval.files import write_atomic
+from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
     from mecheval.evaluation.calibration import Group, Judged

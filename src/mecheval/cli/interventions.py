@@ -35,50 +35,129 @@ def intervene(
     edit: Annotated[
         str, typer.Option(help="Instead of patching, edit activations: zero, mean or noise=<std>; no verdict.")
     ] = "",
+    site: Annotated[
+        str | None, typer.Option(help="state: sweep the state of every layer over positions, in place of the map.")
+    ] = None,
+    corruption: Annotated[
+        str, typer.Option(help="What documents lose: key (as in the paper), value, query, or swap (of two values).")
+    ] = "key",
+    direction: Annotated[
+        str | None,
+        typer.Option(help="restore (default), destroy (the default of swap: patch the clean run instead) or both."),
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Draw the map into this file: .png, .svg or .json.")] = None,
     store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:
-    """Patch clean activations into corrupted documents, at every site and role, and name the mechanism."""
+    """Patch clean activations into corrupted documents, at every site and role, and name the mechanism.
+
+    With another corruption or direction, only the map is shown: the verdict is about restoring corrupted keys.
+    """
     with loading():
         from mecheval import figures
-        from mecheval.analysis.runs import ablation, probe, run_config_of
+        from mecheval.analysis.runs import STANDARD, ablation, check_corruption, probe, probe_otherwise, run_config_of
         from mecheval.cli.show import effects as show
         from mecheval.cli.show import records
         from mecheval.store import Store
 
     if sites not in SITES:
         raise UnknownName("choice of sites", sites, SITES)
+    way = direction or ("destroy" if corruption == "swap" else "restore")
+    check_corruption(corruption, way)
     if n is not None and n < 1:
         raise UserError(f"-n: the number of documents must be positive (got {n}).")
     if save is not None:
         figures.check_suffix(save)
     folder = Store(store).find(run)
+    if site is not None:
+        _check_sweep(site, sites, direction)
+        _sweep(folder, state, split, n, corruption, save, as_json)
+        return
     began = time.monotonic()
+    found = None
     with aside.status("intervening"):
-        measured = None if edit else probe(folder, state, split, n)
-        effects = measured.effects if measured else ablation(folder, edit, state, split, n)
+        if edit:
+            effects = ablation(folder, edit, state, split, n)
+        elif (corruption, way) == STANDARD:
+            measured = probe(folder, state, split, n)
+            effects, found = measured.effects, measured.verdict
+        else:
+            effects = probe_otherwise(folder, corruption, way, state, split, n)
     took = f"{len(effects)} interventions on {effects['n'].max()} documents took {time.monotonic() - began:.1f} s"
     if sites == "blocks":
         effects = effects[effects["site"].isin(show.among(sites_in(effects), show.PARTS))]
     config = run_config_of(folder)
     about, scores = f"{state} state, {split}{', edit ' * bool(edit)}{edit}", _scores(folder, state, split)
+    maps = {"": effects} if edit else {
+        str(each): effects[effects["direction"] == each] for each in effects["direction"].unique()
+    }  # fmt: skip
     if as_json:
-        found = {"verdict": show.verdict_data(measured.verdict)} if measured else {"edit": edit}
+        what = {"edit": edit} if edit else {} if found is not None else {"corruption": corruption, "direction": way}
         print_json({
-            "run": folder.id, "title": config.title, "state": state, "split": split, "scores": scores,
-            "effects": records(effects), **found,
+            "run": folder.id, "title": config.title, "state": state, "split": split, **what, "scores": scores,
+            "effects": records(effects), **({} if found is None else {"verdict": show.verdict_data(found)}),
         })  # fmt: skip
     else:
         console.print(show.run_text(folder.id, config.title, about, scores))
-        console.print(show.effects_text(effects))
-        console.print()
-        console.print(show.effects_table(effects, console.width))
-        if measured:
+        for i, part in enumerate(maps.values()):
+            if i:
+                console.print()
+            console.print(show.effects_text(part))
             console.print()
-            console.print(show.verdict_text(measured.verdict))
+            console.print(show.effects_table(part, console.width))
+        if found is not None:
+            console.print()
+            console.print(show.verdict_text(found))
     if save is not None:
-        figures.save(figures.heatmap(effects, f"{config.title} ({folder.id}, {about})"), save)
+        more = "" if found is not None else f", {corruption} corrupted" if corruption != "swap" else ", values swapped"
+        for each, part in maps.items():
+            path = save if len(maps) == 1 else save.with_stem(f"{save.stem}-{each}")
+            way_of = "" if found is not None else f", {each}"
+            figures.save(figures.heatmap(part, f"{config.title} ({folder.id}, {about}{more}{way_of})"), path)
+            note(f"wrote {path}")
+    note(took)
+
+
+def _check_sweep(site: str, sites: str, direction: str | None) -> None:
+    """Raise an error for options that a sweep over states does not have."""
+    if site != "state":
+        raise UnknownName("site to sweep", site, ["state"])
+    if sites != SITES[1]:
+        raise UserError("--site state shows the states of all layers; leave out --sites.")
+    if direction not in (None, "restore"):
+        raise UserError(f"--site state restores; leave out --direction {direction}.")
+
+
+def _sweep(
+    folder: RunFolder, state: str, split: str, n: int | None, corruption: str, save: Path | None, as_json: bool
+) -> None:
+    """Print, and draw, what the clean state of every layer restores after each position."""
+    from mecheval import figures
+    from mecheval.analysis.runs import probe_states, run_config_of
+    from mecheval.cli.show import effects as show
+    from mecheval.cli.show import records, states
+
+    began = time.monotonic()
+    with aside.status("sweeping states"):
+        swept, roles = probe_states(folder, corruption, state, split, n)
+    took = f"{len(swept)} states of {swept['n'].max()} documents took {time.monotonic() - began:.1f} s"
+    config = run_config_of(folder)
+    about, scores = f"{state} state, {split}", _scores(folder, state, split)
+    if as_json:
+        print_json({
+            "run": folder.id, "title": config.title, "state": state, "split": split, "corruption": corruption,
+            "scores": scores, "offsets": roles, "states": records(swept),
+        })  # fmt: skip
+    else:
+        console.print(show.run_text(folder.id, config.title, about, scores))
+        console.print(states.sweep_text(swept))
+        if swept["share"].notna().any():
+            console.print()
+            console.print(states.sweep_table(swept, roles, console.width))
+            console.print()
+            console.print(states.sweep_summary(swept, roles))
+    if save is not None:
+        figures.save(figures.states(swept, f"{config.title} ({folder.id}, {about}): states", roles), save)
         note(f"wrote {save}")
     note(took)
 

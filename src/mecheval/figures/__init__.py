@@ -9,6 +9,7 @@ from mecheval.figures.calibration import calibration
 from mecheval.figures.heatmap import heatmap
 from mecheval.figures.lines import curves
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
+from mecheval.figures.states import states
 from mecheval.figures.vegalite import SCALE, Chart
 from mecheval.files import write_atomic
 from mecheval.store import Store
@@ -17,7 +18,7 @@ from mecheval.studies import StudyTable
 
 __all__ = [
     "SCALE", "Chart", "accuracy", "calibration", "check_suffix", "curves", "depth", "draw", "heatmap", "holdout",
-    "panels", "save", "study_charts",
+    "panels", "save", "states", "study_charts",
 ]  # fmt: skip
 
 FIGURES = {"accuracy": accuracy, "depth": depth, "holdout": holdout, "panels": panels}

@@ -6,8 +6,21 @@ import json
 from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
-from mecheval.figures.style import GREY, SHAPES, shades
-from mecheval.figures.vegalite import GAP, PERCENT, Chart, Spec, beside, field, finish, heading, layer, panel
+from mecheval.figures.vegalite import (
+    GAP,
+    GREY,
+    PERCENT,
+    SHAPES,
+    Chart,
+    Spec,
+    beside,
+    field,
+    finish,
+    heading,
+    layer,
+    panel,
+    shades,
+)
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mecheval.errors import UserError
 from mecheval.figures.vegalite import FILL, Chart, Spec, below, field, finish, ink, layer, panel
 from mecheval.sites import Site, sites_in
-from mecheval.types import MISSING
+from mecheval.types import ALL_ROLES, MISSING
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -20,10 +20,14 @@ ROLES = ("key", "value", "next_key", "divider", "query", "bos", "random")
 BEFORE = ("input", "canon_a", "mixer.input")
 AFTER = ("mixer.output", "canon_c", "mlp.input", "canon_d", "mlp.output", "output")
 """Sites of a block before and after those inside its mixer."""
-COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "share", "edited", "drop", "n")
+COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "share", "hits", "edited", "drop", "n")
 """Columns of table `effects` or `ablations` that tooltips show."""
-SAID = {"share": "restored share", "restored": "restored likelihood", "drop": "drop of the likelihood"}
-"""The columns that a map may show, and their titles."""
+SAID = {
+    ("share", "restore"): "restored share", ("restored", "restore"): "restored likelihood",
+    ("share", "destroy"): "destroyed share", ("restored", "destroy"): "likelihood that is left",
+    ("hits", "destroy"): "interchange accuracy", ("drop", "restore"): "drop of the likelihood",
+}  # fmt: skip
+"""Titles of the columns that a map may show, in each direction of the interventions."""
 STEPS = 58, 20
 """Pixels of a cell, across and down."""
 
@@ -31,19 +35,23 @@ STEPS = 58, 20
 def heatmap(effects: pd.DataFrame, title: str) -> Chart:
     """The effects of one run (table `effects` or `ablations`): a panel a layer, a row a site, a column a role.
 
-    Colour and number are the restored share, the restored likelihood where nothing is learnt, or the drop by an edit.
+    Colour and number are the restored share, the restored likelihood where nothing is learnt, or the drop by an edit;
+    of swapped values the interchange accuracy. Of rows about several corruptions and directions, those that a verdict
+    is about are shown.
     """
+    effects = one_kind(effects)
     shown, frame = quantity(effects), arranged(effects)
+    said = title_of(effects)
     frame["shown"], frame["label"] = frame[shown], [label(value) for value in frame[shown]]
     layers, roles = list(frame["layer"].unique()), list(frame["role"].unique())
-    panels = [_panel(frame[frame["layer"] == name], name, roles, shown, first=name == layers[0]) for name in layers]
-    return finish(below(panels, 10), title, [], STEPS[0] * len(roles) + 200, describe(frame, shown, title))
+    panels = [_panel(frame[frame["layer"] == name], name, roles, said, first=name == layers[0]) for name in layers]
+    return finish(below(panels, 10), title, [], STEPS[0] * len(roles) + 200, describe(frame, shown, said, title))
 
 
-def _panel(part: pd.DataFrame, name: str, roles: list[str], shown: str, *, first: bool) -> Spec:
+def _panel(part: pd.DataFrame, name: str, roles: list[str], said: str, *, first: bool) -> Spec:
     """The sites of one layer; the first panel has the names of the roles above it."""
     rows = json.loads(part.to_json(orient="records"))  # which turns NaN into null
-    legend = {"title": SAID[shown], "values": [0, 0.5, 1], "format": ".1f"}
+    legend = {"title": said, "values": [0, 0.5, 1], "format": ".1f"}
     shared = {
         "x": field("role:N", sort=roles, title=None, axis={"orient": "top", "labelAngle": 0, "labels": first}),
         "y": field("name:N", sort={"field": "depth", "op": "min"}, title=None),
@@ -59,10 +67,34 @@ def _panel(part: pd.DataFrame, name: str, roles: list[str], shown: str, *, first
     return panel([cells, numbers], width, height, rows, encoding=shared, title={"text": name, "fontSize": 11, **beside})
 
 
+def one_kind(effects: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one corruption and direction: where there are several, those that verdicts are about."""
+    if "direction" not in effects or len(effects[["corruption", "direction"]].drop_duplicates()) < 2:
+        return effects
+    known = effects["role"].isin(ALL_ROLES)
+    return effects[(effects["corruption"] == "key") & (effects["direction"] == "restore") & known]
+
+
+def direction_of(effects: pd.DataFrame) -> str:
+    """The direction of the interventions, which is restore in tables that do not say."""
+    return str(effects["direction"].iloc[0]) if "direction" in effects and len(effects) else "restore"
+
+
+def title_of(effects: pd.DataFrame) -> str:
+    """What the numbers of a map are called."""
+    shown, direction = quantity(effects), direction_of(effects)
+    return SAID.get((shown, direction)) or SAID[shown, "restore"]
+
+
 def quantity(effects: pd.DataFrame) -> str:
-    """The column to show: drop, share, or restored where there was nothing to restore and so no share of it."""
+    """The column to show: drop, share, or restored where there was nothing to restore and so no share of it.
+
+    Of swapped values, it is how often the swapped document's answer is given.
+    """
     if "drop" in effects:
         return "drop"
+    if "hits" in effects and direction_of(effects) == "destroy" and effects["hits"].notna().any():
+        return "hits"
     return "share" if effects["share"].notna().any() else "restored"
 
 
@@ -111,10 +143,10 @@ def label(value: float) -> str:
     return MISSING if math.isnan(value) else f"{value:.2f}".replace("-0.00", "0.00")
 
 
-def describe(frame: pd.DataFrame, shown: str, title: str) -> str:
+def describe(frame: pd.DataFrame, shown: str, said: str, title: str) -> str:
     """The map in words, for readers who cannot see it."""
     rows, columns = frame["site"].nunique(), ", ".join(frame["role"].unique())
-    text = f"{title}. Heat map of the {SAID[shown]}: {rows} sites by depth, and the roles {columns}."
+    text = f"{title}. Heat map of the {said}: {rows} sites by depth, and the roles {columns}."
     if not frame[shown].notna().any():
         return text
     top = frame.loc[frame[shown].idxmax()]

@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from mecheval.intervene.evidence import Verdict, verdict
     from mecheval.intervene.mechanism import Depths, Rule
     from mecheval.intervene.sets import Places, smallest_set
+    from mecheval.intervene.state import state_sweep
+    from mecheval.intervene.state_parts import erase_state, replace_state
 
 __all__ = [
     "Depths", "Intervention", "Mean", "Noise", "Places", "Rule", "Take", "Verdict", "Zero", "ablate",
-    "capture", "default_sites", "interchange", "patch", "smallest_set", "verdict",
+    "capture", "default_sites", "erase_state", "interchange", "patch", "replace_state", "smallest_set", "state_sweep",
+    "verdict",
 ]  # fmt: skip
 
 _NAMES = {
@@ -22,5 +25,7 @@ _NAMES = {
     "evidence": ("Verdict", "verdict"),
     "mechanism": ("Depths", "Rule"),
     "sets": ("Places", "smallest_set"),
+    "state": ("state_sweep",),
+    "state_parts": ("erase_state", "replace_state"),
 }
 __getattr__ = lazily(__name__, {name: file for file, names in _NAMES.items() for name in names})

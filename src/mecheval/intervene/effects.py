@@ -108,7 +108,8 @@ def interchange(
         found = [_both(model, clean, corrupted, asked, where, joint, name, budget_mb) for name in directions]
         decides = depths or (depths_of(model.sites()) if isinstance(model, LM) else None)
         evidence = None
-        if decides is not None and not per_document:
+        about_keys = corruption_of(clean, corrupted) in ("key", "other")  # what a verdict is about
+        if decides is not None and not per_document and about_keys:
             at_once = document_slices(model, clean, budget_mb)[0].stop
             own, base = cut_after_prediction(clean), cut_after_prediction(corrupted)
             evidence = gather(model, own, base, decides, int(budget_mb * 2**20), at_once, seed)

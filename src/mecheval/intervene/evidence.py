@@ -69,8 +69,9 @@ def verdict(
     kept = [each for each in found if isinstance(each, Evidence)]
     if len(kept) < len(found):
         raise UserError(
-            "verdict: these effects come without the evidence that decides. Give what interchange returns for an LM, "
-            "or for another module with depths= (evaluate finds them by itself); stored runs keep their verdict."
+            "verdict: these effects come without the evidence that decides. Give what interchange returns for an LM "
+            "and documents with corrupted keys, or for another module with depths= (evaluate finds them by itself); "
+            "stored runs keep their verdict."
         )
     return _judged(kept, rule, resamples, seed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
@@ -66,8 +66,8 @@ def _kind_of(answer: Any) -> str:
 def place(model: nn.Module, name: str) -> Place:
     """The activation called `name`: a site of an `LM`, or `<submodule>.output` / `<submodule>.input` of any module.
 
-    An output or input that is a tuple is represented by its first tensor, as is usual for layers that also return
-    a cache or weights.
+    An output or input that is a tuple, or an answer of transformers, is represented by its first tensor, as is
+    usual for layers that also return a cache or weights.
     """
     if isinstance(model, LM):
         taps = model.taps()
@@ -132,11 +132,17 @@ def _first_argument(listener: Listener, arguments: tuple[Any, ...], named: dict[
 
 
 def _first(listener: Listener, value: Any) -> Any:
-    """The listener's answer to a tensor, or to the first tensor of a tuple."""
+    """The listener's answer to a tensor, or to the first tensor of a tuple or of an answer of transformers."""
     if isinstance(value, Tensor):
         return listener(value)
     if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
         return (listener(value[0]), *value[1:])
+    if (
+        isinstance(value, Mapping) and is_dataclass(value) and value
+    ):  # an answer of transformers: its parts have an order
+        name, first = next(iter(value.items()))
+        if isinstance(first, Tensor):
+            return type(value)(**{**value, name: listener(first)})
     raise UserError(f"an intervention needs a tensor, or a tuple that starts with one (got {type(value).__name__}).")
 
 

@@ -40,7 +40,7 @@ MOST_PLACES = 2_000
 
 ROUNDING = 1e-3
 """By how much a mean of probabilities may be outside of its range."""
-SHARES = ("original", "corrupted", "restored", "edited", "likelihood", "accuracy", "agreement")
+SHARES = ("original", "corrupted", "restored", "edited", "likelihood", "accuracy", "agreement", "hits")
 """Ends of the names of columns that are probabilities, or shares of documents."""
 WHOLE_NUMBERS = {
     "d_model": (1, 2**20), "n_layers": (1, MOST_LAYERS), "seed": (0, 2**63 - 1), "steps": (0, LARGEST_STEP),

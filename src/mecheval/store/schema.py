@@ -250,6 +250,7 @@ EFFECTS = Table(
         Column("share", "DOUBLE", "attribution / (original - corrupted); missing where nothing is learnt"),
         Column("share_low", "DOUBLE", "95 % interval of the share, where the verdict looks at it"),
         Column("share_high", "DOUBLE", "its other end"),
+        Column("hits", "DOUBLE", "share of documents with the answer of the swapped document (swap, destroy)", "NULL"),
         Column("n", "BIGINT", "documents"),
     ),
     order=("run", "step", "state", "split", "site", "role", "corruption", "direction"),

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mecheval.cli.show import records
-from mecheval.figures.heatmap import arranged, in_depth, label, quantity
+from mecheval.figures.heatmap import arranged, direction_of, in_depth, label, quantity
 from mecheval.figures.vegalite import RAMP, WHITE_FROM
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
@@ -34,6 +34,11 @@ FAINT, STRONG = 0.05, 0.5
 BRIGHTEST = 3
 """Step of the colour ramp for 1 on a dark background; paler steps look white."""
 RIGHT = "✓"
+DONE = {
+    "key": "the key corrupted", "value": "the value corrupted", "query": "the query corrupted",
+    "swap": "the value swapped with another pair's", "other": "the document corrupted",
+}  # fmt: skip
+"""What each corruption does to a document, in words."""
 
 
 def among(sites: Iterable[Site], names: Sequence[str]) -> list[Site]:
@@ -56,14 +61,26 @@ def effects_text(effects: pd.DataFrame) -> Text:
     if quantity(effects) == "drop":
         return Text(f"The likelihood of the answer is {before}. Drop: how much of it is lost by one edit.")
     after = f"{whole['corrupted']:.3f}"
-    if quantity(effects) == "share":
+    corruption = str(effects["corruption"].iloc[0]) if "corruption" in effects else "key"
+    done, destroys = DONE.get(corruption, DONE["other"]), direction_of(effects) == "destroy"
+    shown = quantity(effects)
+    lost = f"With {done}, the likelihood of the answer falls from {before} to {after}. "
+    if shown == "hits":
         return Text(
-            f"With the key corrupted, the likelihood of the answer falls from {before} to {after}. "
-            "Restored share: how much of this loss patching in one clean activation undoes."
+            f"{lost}Interchange accuracy: in what share of the clean documents patching in one activation of the "
+            "swapped document makes the model give the swapped document's answer."
         )
+    if shown == "share":
+        meaning = (
+            "Destroyed share: how much of this loss patching one corrupted activation into the clean document causes."
+            if destroys
+            else "Restored share: how much of this loss patching in one clean activation undoes."
+        )
+        return Text(lost + meaning)
     return Text(
-        f"The task is not learnt: the likelihood of the answer is {before}, and {after} with the key corrupted, so "
-        "there is nothing to restore. The map shows the likelihood after patching in one clean activation."
+        f"The task is not learnt: the likelihood of the answer is {before}, and {after} with {done}, so "
+        f"there is nothing to {'destroy' if destroys else 'restore'}. The map shows the likelihood after patching in "
+        f"one {'corrupted' if destroys else 'clean'} activation."
     )
 
 

@@ -1,0 +1,110 @@
+"""What the clean state after each position restores, as lines: where an association enters the state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mecheval.errors import UserError
+from mecheval.figures import vegalite as vl
+from mecheval.figures.vegalite import DASHES, GREY, shades
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
+
+HALF = 0.5
+"""From this restored share on, an association counts as being in the state."""
+FEWEST = 0.1
+"""Offsets that a smaller share of the documents reach are not shown: a handful of documents decides there."""
+SIDE, NARROW = (420, 200), 90
+"""Pixels of the panel of offsets, across and down, and of that of the landmarks across."""
+AFTER_VALUE = 3
+"""Tokens after the value whose numbers a table shows: a short convolution reaches so far."""
+MOST_HUES = 10
+"""Layers with colours of their own; of more, the first ones are drawn."""
+
+
+def reached(swept: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a sweep at offsets from the key that enough documents reach."""
+    along = swept[swept["role"] == "key"]
+    return along[along["n"] >= FEWEST * along["n"].max()]
+
+
+def entered(swept: pd.DataFrame) -> dict[int, tuple[int, float] | None]:
+    """Layer -> the first offset from the key after which its clean state restores half, and the share there."""
+    found: dict[int, tuple[int, float] | None] = {}
+    for layer, rows in reached(swept).groupby("layer"):
+        there = rows[rows["share"] >= HALF].sort_values("offset")
+        found[int(str(layer))] = None if there.empty else (int(there["offset"].iloc[0]), float(there["share"].iloc[0]))
+    return found
+
+
+def spelt(offset: int, roles: Mapping[str, int]) -> str:
+    """An offset in words: the role that stands there in all documents, or its distance from the key."""
+    for role, at in {"key": 0, **roles}.items():
+        if at == offset:
+            return role
+    return f"key{offset:+d}"
+
+
+def named(swept: pd.DataFrame, roles: Mapping[str, int]) -> pd.DataFrame:
+    """Layers by positions: the shares around key and value, and at the divider and the query."""
+    along = reached(swept)
+    last = max(roles.values(), default=0) + AFTER_VALUE - 1
+    near = along[(along["offset"] >= -1) & (along["offset"] <= last)]
+    table = near.pivot(index="layer", columns="offset", values="share")
+    table.columns = [spelt(int(offset), roles) for offset in table.columns]
+    for role in swept.loc[swept["role"] != "key", "role"].unique():
+        table[role] = swept[swept["role"] == role].set_index("layer")["share"]
+    return table
+
+
+def states(swept: pd.DataFrame, title: str, roles: Mapping[str, int] | None = None) -> vl.Chart:
+    """A line for each layer over the distance from the key, and beside it the share at the divider and the query.
+
+    `swept` is what `state_sweep` returns; `roles` are those that stand at one distance from the key in all documents.
+    """
+    if swept.empty or swept["share"].isna().all():
+        raise UserError("states: nothing was lost, so there is no share to draw.")
+    layers = [int(layer) for layer in sorted(swept["layer"].unique())[:MOST_HUES]]
+    names = [f"layer {layer}" for layer in layers]
+    some = swept[swept["layer"].isin(layers)].assign(name=lambda frame: "layer " + frame["layer"].astype(str))
+    along = json.loads(reached(some).to_json(orient="records"))  # which turns NaN into null
+    ends = json.loads(some[some["role"] != "key"].to_json(orient="records"))
+    colour = vl.field("name:N", title=None, sort=names, scale={"domain": names, "range": shades(len(names))})
+    dashes = {"domain": names, "range": [list(DASHES[i % len(DASHES)]) for i in range(len(names))]}
+    y = vl.field("share:Q", title="restored share", axis={"values": [0, 0.5, 1], "grid": True})
+    x = vl.field(
+        "offset:Q", title="position after which the state is replaced, counted from the key", axis={"tickMinStep": 1}
+    )
+    shared = {"color": colour, "tooltip": vl.tooltips(("name", "role", "offset", "share", "n"))}
+    dash = vl.field("name:N", title=None, sort=names, scale=dashes)
+    marks = [{"offset": at, "role": role} for role, at in {"key": 0, **(roles or {})}.items()]
+    place = {"x": vl.field("offset:Q")}
+    lines = [
+        vl.layer("rule", place, rows=marks, color=GREY, opacity=0.4),
+        vl.layer("text", {**place, "text": vl.field("role:N"), "y": {"value": -6}}, rows=marks, color=GREY, angle=320,
+                 align="left"),
+        vl.layer("line", {"x": x, "y": y, "strokeDash": dash, **shared}, rows=along, strokeWidth=2),
+        vl.layer("point", {"x": x, "y": y, **shared}, rows=along, filled=True, size=25),
+    ]  # fmt: skip
+    landmarks = vl.layer(
+        "point",
+        {
+            "x": vl.field("role:N", title=None, sort=["divider", "query"], axis={"labelAngle": 0}),
+            "y": {**y, "title": None}, **shared,
+        },
+        rows=ends, filled=True, size=50, opacity=1,
+    )  # fmt: skip
+    panels = vl.beside([vl.panel(lines, *SIDE), vl.panel([landmarks], NARROW, SIDE[1])], 3 * vl.GAP)
+    return vl.finish(panels, title, [], SIDE[0] + NARROW, describe(swept, title, roles or {}))
+
+
+def describe(swept: pd.DataFrame, title: str, roles: Mapping[str, int]) -> str:
+    """The chart in words, for readers who cannot see it."""
+    said = [
+        f"layer {layer} at no position" if found is None else f"layer {layer} from {spelt(found[0], roles)} on"
+        for layer, found in entered(swept).items()
+    ]
+    return f"{title}. Lines of the share that the clean state restores; half of it or more: {', '.join(said)}."

@@ -1,0 +1,159 @@
+"""The state of a mixer after every position: where does an association enter it?
+
+The state after position t is all that a mixer carries from the positions up to t to those after it: a recurrent memory,
+the keys and values of attention, and the inputs that a convolution still reaches. See `grid.py` for how it is replaced
+whole, whatever the mixer is.
+
+n documents, L tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mecheval.errors import UserError
+from mecheval.intervene.effects import (
+    BUDGET_MB,
+    MIN_GAP,
+    check_same,
+    corruption_of,
+    cut_after_prediction,
+    document_slices,
+)  # fmt: skip
+from mecheval.intervene.grid import answer_likelihood, document_bytes, likelihood
+from mecheval.intervene.places import Listener, listening
+from mecheval.model import LM
+from mecheval.types import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BEFORE = 2
+"""Positions before the key at which a sweep begins."""
+LANDMARKS = ("divider", "query")
+"""Roles that a sweep has a row for, because their distance from the key differs between documents."""
+
+
+class Pass(NamedTuple):
+    """One pass over documents: what is needed to go on from one block's mixer."""
+
+    likelihood: Tensor  # (n,) of the answer
+    h: Tensor  # (n, L, D) what enters the block
+    x: Tensor  # (n, L, D) what its mixer reads
+    y: Tensor  # (n, L, D) what its mixer says
+
+
+def one_pass(lm: LM, batch: Batch, layer: int) -> Pass:
+    """Run documents and keep what enters and leaves one block's mixer."""
+    seen: dict[str, Tensor] = {}
+
+    def keeper(name: str) -> Listener:
+        return lambda value: seen.setdefault(name, value)
+
+    names = ("input", "mixer.input", "mixer.output")
+    with listening(lm, {f"blocks.{layer}.{name}": keeper(name) for name in names}):
+        found = likelihood(lm, batch)
+    return Pass(found, *(seen[name] for name in names))
+
+
+@contextmanager
+def evaluating(lm: LM) -> Iterator[None]:
+    """Inside, the model is in evaluation mode and records no gradients; afterwards it is in the mode that it had."""
+    training = lm.training
+    lm.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        lm.train(training)
+
+
+def check_layer(lm: object, layer: int) -> int:
+    """`layer` itself, or an error if the model has no such layer, or no layers that are known."""
+    if not isinstance(lm, LM):
+        raise UserError("the state of a mixer is replaced in an LM; another module's mixers are not known.")
+    if not 0 <= layer < lm.n_layers:
+        raise UserError(f"there is no layer {layer}; the model has layers 0 to {lm.n_layers - 1}.")
+    return layer
+
+
+def state_sweep(
+    lm: LM, clean: Batch, corrupted: Batch, layers: Sequence[int] | None = None, *, budget_mb: float = BUDGET_MB
+) -> pd.DataFrame:
+    """What the clean state after each position restores: where the share rises, the association enters the state.
+
+    Documents are aligned at their keys: a row with role "key" and offset 3 is about the state after the third token
+    behind the key, in all documents in which that token stands before the prediction. The rows of "divider" and "query"
+    are about all documents; a state after the position of the prediction comes too late and restores nothing.
+
+    Columns: layer, role, offset, corruption; original, corrupted, restored (mean likelihoods of the answer), share =
+    (restored - corrupted) / (original - corrupted), n documents. Every layer is replaced by itself, `layers` or all.
+    """
+    import pandas as pd
+
+    asked = [check_layer(lm, layer) for layer in (range(lm.n_layers) if layers is None else layers)]
+    check_same(clean, corrupted)
+    with evaluating(lm):
+        parts = [
+            _sweep(lm, cut_after_prediction(clean[rows]), cut_after_prediction(corrupted[rows]), asked, budget_mb)
+            for rows in document_slices(lm, clean, budget_mb)
+        ]
+    original, lost = (torch.cat([part[i] for part in parts]) for i in (0, 1))
+    width = max(part[2].shape[2] for part in parts)
+    padded = [F.pad(part[2], (0, width - part[2].shape[2]), value=torch.nan) for part in parts]
+    restored = torch.cat(padded, dim=1)  # (layers, n, L)
+    key, end = clean.roles["key"].cpu(), clean.predict_at[:, 0].cpu()
+    places = {("key", o): key + o for o in range(-BEFORE, int((end - key).max()))}
+    places |= {(role, 0): clean.roles[role].cpu() for role in LANDMARKS if role in clean.roles}
+    rows = []
+    for i, layer in enumerate(asked):
+        for (role, offset), where in places.items():
+            there = (where >= 0) & ((where < end) if role == "key" else (where <= end))
+            if not there.any():
+                continue
+            after = restored[i][there, where[there]]
+            means = [float(p.mean()) for p in (original[there], lost[there], after)]
+            gap = means[0] - means[1]
+            rows.append({
+                "layer": layer, "role": role, "offset": offset, "corruption": corruption_of(clean, corrupted),
+                "original": means[0], "corrupted": means[1], "restored": means[2],
+                "share": (means[2] - means[1]) / gap if gap >= MIN_GAP else float("nan"), "n": int(there.sum()),
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _sweep(
+    lm: LM, clean: Batch, corrupted: Batch, layers: Sequence[int], budget_mb: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Likelihoods of clean and corrupted documents (n,), and with the clean state after each position, (layers, n, L).
+
+    Only positions from shortly before the key on are run, and none up to which the mixer has read the same.
+    """
+    length = clean.tokens.shape[1]
+    position, end = torch.arange(length, device=clean.tokens.device), clean.predict_at[:, 0]
+    wanted = (position >= clean.roles["key"][:, None] - BEFORE) & (position < end[:, None])  # (n, L)
+    wanted |= position == clean.roles["divider"][:, None]
+    found = []
+    for layer in layers:
+        source, base = one_pass(lm, clean, layer), one_pass(lm, corrupted, layer)
+        restored = base.likelihood[:, None].repeat(1, length)
+        differ = (source.x != base.x).any(-1).cumsum(1) > 0
+        documents, until = (wanted & differ & (position < end[:, None])).nonzero(as_tuple=True)
+        for some in torch.arange(len(documents)).split(max(1, int(budget_mb * 2**20) // document_bytes(lm, length))):
+            rows, told = documents[some], (position <= until[some, None])[..., None]
+            read, said = torch.where(told, source.x[rows], base.x[rows]), base.y[rows]
+            listeners: dict[str, Listener] = {
+                f"blocks.{layer}.mixer.input": lambda x, read=read: read,  # type: ignore[misc]
+                f"blocks.{layer}.mixer.output": lambda y, told=told, said=said: torch.where(told, said, y),  # type: ignore[misc]
+            }
+            with listening(lm, listeners):
+                logits = lm.resume(layer, base.h[rows], end[rows])
+            restored[rows.cpu(), until[some].cpu()] = answer_likelihood(logits, clean.answers[rows])
+        found.append(restored)
+    return source.likelihood, base.likelihood, torch.stack(found)

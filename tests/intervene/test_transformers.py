@@ -1,0 +1,58 @@
+"""Models of Hugging Face transformers, as they come: their answers have `.logits`, their sites are their own names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mecheval as me
+from intervene.models import ROUNDED, pairs, small_task
+from mecheval.intervene import Zero
+
+transformers = pytest.importorskip("transformers", reason="the extra `dev` brings transformers")
+
+
+@pytest.fixture
+def gpt2() -> torch.nn.Module:
+    """A tiny GPT-2 in training mode, with dropout, and weights far from their start."""
+    config = transformers.GPT2Config(
+        vocab_size=small_task().vocab_size, n_positions=32, n_embd=16, n_layer=2, n_head=2, bos_token_id=1,
+        eos_token_id=2, initializer_range=0.5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model: torch.nn.Module = transformers.GPT2LMHeadModel(config)
+    return model.train()
+
+
+def test_interchange_and_ablation(gpt2: torch.nn.Module) -> None:
+    clean, corrupted = pairs(12)
+    sites = [f"transformer.h.{i}.{end}" for i in range(2) for end in ("input", "output")]
+    sites += ["transformer.h.0.attn", "transformer.output"]
+    roles = ["key", "value", "query", "between"]
+    found = me.interchange(gpt2, clean, corrupted, sites, roles, direction="both")
+    after = found.set_index(["direction", "site", "role"])["restored"]
+    original, lost = found["original"].iloc[0], found["corrupted"].iloc[0]
+    assert abs(original - lost) > 1e-3
+    for direction, own, other in (("restore", lost, original), ("destroy", original, lost)):
+        assert after[direction, "transformer.h.0.input", "key"] == pytest.approx(other, abs=ROUNDED)
+        for role in roles:  # the last answer of the body is a mapping; only what stands at the query still matters
+            seen = after[direction, "transformer.output", role]
+            assert seen == pytest.approx(other if role == "query" else own, abs=ROUNDED)
+            same = after[direction, "transformer.h.1.input", role]
+            assert after[direction, "transformer.h.0.output", role] == pytest.approx(same, abs=ROUNDED)
+    dropped = me.ablate(gpt2, clean, Zero(), sites, ["key", "query"]).set_index(["site", "role"])["drop"]
+    assert dropped["transformer.output", "key"] == pytest.approx(0, abs=ROUNDED)
+    assert abs(dropped["transformer.output", "query"]) > 1e-3
+    assert gpt2.training  # as it came
+
+
+def test_other_documents_and_places_together(gpt2: torch.nn.Module) -> None:
+    clean, _ = pairs(12)
+    swapped = small_task().corrupt(clean, kind="swap")
+    hits = me.interchange(gpt2, clean, swapped, ["transformer.h.0.input"], ["value"], direction="destroy")["hits"]
+    assert 0 <= hits.iloc[0] <= 1
+    both = [("transformer.h.1.output", "query"), ("transformer.h.0.output", "key")]
+    joint = me.interchange(gpt2, clean, swapped, joint=both).iloc[0]
+    assert joint["restored"] == pytest.approx(joint["original"], abs=ROUNDED)
+    with pytest.raises(me.errors.UserError, match=r"unknown site 'transformer.h.0.outptu'. Did you mean"):
+        me.ablate(gpt2, clean, Zero(), ["transformer.h.0.outptu"])
