@@ -111,7 +111,7 @@ def test_a_new_edit_is_one_class_and_goes_through_command_store_and_map(
 
 def test_the_same_for_machines_and_as_a_picture(command: Command, store: list[str], tmp_path: Path) -> None:
     picture = tmp_path / "map.json"
-    words = ["intervene", run_of(store), "-n", "5", "--json", "--save", str(picture), *store]
+    words = ["intervene", run_of(store), "-n", "17", "--json", "--save", str(picture), *store]
     code, out, err = command(*words)
     assert code == 0
     assert f"wrote {picture}" in err
@@ -124,11 +124,12 @@ def test_the_same_for_machines_and_as_a_picture(command: Command, store: list[st
     assert len(data["effects"]) == 12 * len(ALL_ROLES)
     share = {(row["site"], row["role"]): row["share"] for row in data["effects"]}
     assert share["blocks.1.input", "value"] == pytest.approx(1, abs=0.02)
-    assert {row["n"] for row in data["effects"] if row["role"] == "key"} == {5}
+    assert {row["n"] for row in data["effects"] if row["role"] == "key"} == {17}
     verdict = data["verdict"]
     assert (verdict["label"], verdict["stored_by"], verdict["layer"]) == ("induction", 0, 1)
-    assert len(verdict["evidence"]) == 2
-    assert {"site", "role", "share", "low", "high"} == set(verdict["shares"][0])
+    assert verdict["places"] == ["value"]
+    assert "value 1.00 [" in verdict["evidence"][2]
+    assert {"site", "role", "corruption", "direction", "share", "low", "high"} == set(verdict["shares"][0])
     chart = json.loads(picture.read_text())
     assert chart["title"]["text"] == [f"{data['title']} ({data['run']}, last state, test)"]
     assert sum(map(len, chart["datasets"].values())) == len(data["effects"])
@@ -165,7 +166,7 @@ def test_a_run_that_learnt_nothing(command: Command, tmp_path: Path) -> None:
     code, out, _ = command("intervene", folder.id, "--state", "best", "--store", str(tmp_path / "store"))
     assert code == 0
     assert "The task is not learnt" in out
-    assert "Verdict: not learnt: the answer does not depend on the key" in out
+    assert "Verdict: not learnt: a likelihood of 0.0" in out
     data = json.loads(command("intervene", folder.id, "--json", "--store", str(tmp_path / "store"))[1])
     assert {row["share"] for row in data["effects"]} == {None}
 

@@ -286,7 +286,7 @@ def test_where_nothing_is_learnt_there_are_words_and_no_arrows() -> None:
     chart = mechanisms_figure(pd.DataFrame([run("a", Finding("not_learnt", None, None, None), test_accuracy=math.nan)]))
     assert words(chart, "verdict") == [
         "1 of 1 run: not learnt",
-        "the answer does not depend on the key",
+        "nothing is recalled beyond chance",
         "test accuracy –",
     ]
     assert not shapes(chart, "way") + shapes(chart, "legend") + shapes(chart, "share")

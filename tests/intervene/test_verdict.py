@@ -50,7 +50,8 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
         (2, {"r1_key": 1.0}, Finding("direct_retrieval", 1)),
         (2, {"r1_question": 1.0, "ri_between": 0.9}, Finding("conv_association", 0)),
         (2, {"r1_key": 1.0, "ri_between": 0.9}, Finding("conv_association", 1)),
-        (2, {"r1_question": 1.0, "ri_between": 0.3}, Finding("direct_retrieval", 0)),
+        (2, {"r1_question": 1.0, "ri_between": 0.1}, Finding("direct_retrieval", 0)),
+        (2, {"r1_question": 1.0, "ri_between": 0.3}, Finding("undetermined")),
         (2, {"r1_question": 1.0, "v1": 0.0}, Finding("pointer", 1, found_by=0)),
         (2, {"r1_key": 1.0, "v1": 1.0}, Finding("undetermined")),  # the value is there before the key
         (2, {"r1_between": 0.5, "r1_question": 0.5}, Finding("mixed")),

@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.figures.mechanisms import COLUMNS, SHARES
+from mecheval.figures.mechanisms import AFTER_VALUE, COLUMNS, SHARES
 from mecheval.store.bounds import name_of
 from mecheval.store.store import snapshot_of
 from mecheval.studies import best_rows
@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
     from mecheval.store import Store
-from mecheval.store.schema import AS_IN_THE_PAPER
 
 Config = Mapping[str, Any]
 SETTING = ("task", "mixer", "model", "seed")
@@ -58,12 +57,13 @@ def _shares(store: Store, chosen: pd.DataFrame) -> pd.DataFrame:
 
     effects = store.query(
         "select run, block, part, kind, role, share from effects "
-        f"where state = '{LAST}' and split = '{SPLIT}' and {DECIDING} and {AS_IN_THE_PAPER}"
+        f"where state = '{LAST}' and split = '{SPLIT}' and {DECIDING} and direction = 'restore' and corruption = 'key'"
     )
     cells: dict[str, dict[tuple[int, str, str], float]] = {run: {} for run in chosen["run"]}
     convolutions = set(effects.loc[effects["kind"] == "short_conv", "part"])
     for run, block, part, _, role, share in effects[effects["run"].isin(set(chosen["run"]))].itertuples(index=False):
-        cells[run][int(block), part, role] = float(share)
+        place = int(block), part, "next_key" if role in AFTER_VALUE else role
+        cells[run][place] = max(float(share), cells[run].get(place, -math.inf))
     found = {}
     for run, layer in zip(chosen["run"], chosen["layer"], strict=True):
         own, known = cells[run], None if pd.isna(layer) else int(layer)  # the layer that retrieves

@@ -25,8 +25,13 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 TITLE = "Where each mixer stores the key-value link"
-VERDICTS = ("induction", "conv_association", "direct_retrieval", "mixed", "undetermined", "not_learnt")
+VERDICTS = (
+    "induction", "conv_association", "direct_retrieval", "pointer", "redundant", "joint", "mixed", "undetermined",
+    "not_learnt",
+)  # fmt: skip
 """The verdicts in the order in which figures show them."""
+AFTER_VALUE = ("next_key", "value+2", "value+3")
+"""Roles after the value, which share a column of the drawing: a short convolution reaches them."""
 UNSETTLED = "the measurements do not settle it"
 SHARES = (*(f"share_{role}" for role in CARRIERS), "conv_value", "conv_next_key")
 """Restored shares. The first four: at the input of the layer that retrieves, or of layer 1 if that is layer 0; the
@@ -189,7 +194,7 @@ def _finding(verdict: Any, layer: Any, stored_by: Any, stored_at: Any) -> Findin
 
 def way(finding: Finding, shares: Mapping[str, float]) -> tuple[list[Arrow], dict[Place, float]]:
     """The arrows of a verdict, and the shares measured at places on the way; none for verdicts without a way."""
-    layer, at = finding.layer, finding.stored_at
+    layer, at = finding.layer, "next_key" if finding.stored_at in AFTER_VALUE else finding.stored_at
     if layer is None:
         return [], {}
     key, query = Place("key", layer), Place("query", layer + 1)

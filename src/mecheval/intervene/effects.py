@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene.edits import Edit, Take
-from mecheval.intervene.gather import gather
+from mecheval.intervene.gather import MIN_GAP, gather
 from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, one_by_one, read, right, run_cells, run_grid
 from mecheval.intervene.mechanism import Depths, depths_of
 from mecheval.intervene.places import STATE, Answering, Roles, place, positions
@@ -26,8 +26,6 @@ BUDGET_MB = 64
 """Larger stacks are not faster: they leave the cache."""
 SLICE = 64
 """Documents at once for a module that is not an `LM`."""
-MIN_GAP = 0.01
-"""Below this difference of original and corrupted likelihood there is nothing to restore, and no share of it."""
 
 DOCUMENTS, EVIDENCE = "documents", "evidence"
 """What travels with a table of effects in `effects.attrs`: likelihoods of every document, what decides a verdict."""

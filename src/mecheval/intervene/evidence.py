@@ -82,7 +82,6 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     sums = [_Sums(run, shared) for run in runs]
     n, random = min(run.n for run in runs), np.random.default_rng(seed)
     point = np.mean([each.means(np.ones((1, each.n))) for each in sums], axis=0)[0]
-    each_run = [each.means(np.ones((1, each.n)))[0] for each in sums]
     drawn = _resampled(sums, resamples, random)
 
     def find(row: Floats) -> Finding:
@@ -98,8 +97,8 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     findings = Counter(find(row).name for row in drawn)
     agreement = 1.0 if not_learnt else findings[found.name] / len(drawn)
     report = measured.verdict(found, agreement, rule)
-    if len(runs) > 1 and not not_learnt:
-        labels = Counter(str(find(row)) for row in each_run)
+    if len(runs) > 1:
+        labels = Counter(str(_judged([run], rule, resamples, seed).finding) for run in runs)
         report = _also(report, "Run by run: " + "; ".join(f"{k} x {finding}" for finding, k in labels.most_common()))
     if agreement >= rule.agreement:
         return report

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 FEW, MOST_OPERATIONS = 64, 400
 """Documents on which the operations inside a custom mixer are searched, and how many of them are tried."""
+MIN_GAP = 0.01
+"""Below this difference of original and corrupted likelihood there is nothing to restore, and no share of it."""
 NEEDED = ("key", "value", "query")
 """Roles without which there is no evidence."""
 
@@ -120,7 +122,7 @@ def gather(
     chance = (1 / clean.facts["pairs"].clamp(min=1).double()) if clean.chance is None else clean.chance[:, 0]
     tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
     rule, inner = Rule(), None
-    if len(rows) and float((tried.original - tried.lost["key"]).mean()) > 0:
+    if len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
         path = route(tried.shares(), depths, rule)
         if not isinstance(path, Finding) and "between" not in path:

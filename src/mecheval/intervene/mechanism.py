@@ -97,7 +97,7 @@ class Finding:
             "redundant": "redundant: more than one place holds the association, and each is enough",
             "joint": "jointly necessary: more than one place holds the association, and all are needed",
             "mixed": "mixed: more than one place carries a part of the association",
-            "not_learnt": "not learnt",
+            "not_learnt": "not learnt" if self.reason else "not learnt: nothing is recalled beyond chance",
             "undetermined": "undetermined",
         }[self.label]
         joined = ", " if self.label in ("redundant", "joint", "mixed") else ": "

@@ -20,12 +20,12 @@ from torch import Tensor
 from mecheval.errors import UserError
 from mecheval.intervene.effects import (
     BUDGET_MB,
-    MIN_GAP,
     check_same,
     corruption_of,
     cut_after_prediction,
     document_slices,
 )  # fmt: skip
+from mecheval.intervene.gather import MIN_GAP
 from mecheval.intervene.grid import answer_likelihood, document_bytes, likelihood
 from mecheval.intervene.places import Listener, listening
 from mecheval.model import LM
