@@ -81,13 +81,13 @@ def test_an_lm_is_evaluated_at_its_own_sites(tmp_path: Path) -> None:
         me.evaluate(lm, TASK, n=N, layers=["blocks.0"], store=tmp_path)
 
 
-def test_a_short_convolution_that_is_named_decides_the_verdict(tmp_path: Path) -> None:
+def test_a_short_convolution_is_found_whether_it_is_named_or_not(tmp_path: Path) -> None:
     model, layers = Direct(), ["h.0", "h.1"]
     plain = me.evaluate(model, TASK, layers=layers, n=N, store=tmp_path)
     named = me.evaluate(model, TASK, layers=layers, n=N, store=tmp_path, sites=["h.0.conv.output"])
     assert plain.verdict is not None
     assert named.verdict is not None
-    assert plain.verdict.label == "direct_retrieval"
+    assert plain.verdict.label == "conv_association"
     assert named.verdict.label == "conv_association"
 
 

@@ -21,8 +21,10 @@ add in different orders: twice the largest error of `small_lm` in single precisi
 
 CANON = ", canon"
 """Ends the name of a variant that has all Canon convolutions for which its layers have places."""
-VARIANTS = [*MIXERS.names(), *(f"{name}{CANON}" for name in MIXERS.names()), "mamba+attention+delta_net"]
-"""The models of the laws: every mixer, every mixer with Canon convolutions, and a hybrid."""
+WITH_CANON = ("attention", "base_conv", "delta_net", "h3", "hyena", "mamba", "rwkv7")
+"""Mixers of all kinds of blocks and of places for Canon convolutions."""
+VARIANTS = [*MIXERS.names(), *(f"{name}{CANON}" for name in WITH_CANON), "mamba+attention+delta_net"]
+"""The models of the laws: every mixer, some with Canon convolutions, and a hybrid."""
 
 
 def small_lm(variant: str, n_layers: int = 2, d_model: int = 16, vocab_size: int | None = None) -> me.LM:

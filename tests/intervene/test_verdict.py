@@ -34,7 +34,8 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
         for role in (*KINDS, *ROLES):
             found[Cell(site, role)] = given.get(f"r{name}_{role}", 0.0)
             found[Cell(site, role, direction="destroy")] = given.get(f"d{name}_{role}", found[Cell(site, role)])
-        found[Cell(site, "question", "value")] = given.get(f"v{name}", found[Cell(site, "question")])
+        value = given.get(f"v{name}", found[Cell(site, "question")])
+        found[Cell(site, "question", "value")], found[Cell(site, "body", "value")] = value, 1 - value
     return found
 
 
@@ -53,6 +54,7 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
         (2, {"r1_question": 1.0, "ri_between": 0.1}, Finding("direct_retrieval", 0)),
         (2, {"r1_question": 1.0, "ri_between": 0.3}, Finding("undetermined")),
         (2, {"r1_question": 1.0, "v1": 0.0}, Finding("pointer", 1, found_by=0)),
+        (2, {"r1_question": 1.0, "v1": 0.4}, Finding("direct_retrieval", 0)),  # and elsewhere: it occurs
         (2, {"r1_key": 1.0, "v1": 1.0}, Finding("undetermined")),  # the value is there before the key
         (2, {"r1_between": 0.5, "r1_question": 0.5}, Finding("mixed")),
         (2, {"r1_between": 0.9, "r1_question": 0.25}, Finding("mixed")),

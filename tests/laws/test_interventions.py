@@ -13,12 +13,14 @@ from mecheval.intervene import effects as effects_module
 from mecheval.intervene.grid import one_by_one
 from mecheval.intervene.places import listening
 from mecheval.mixers import MIXERS
+from mecheval.sites import Site
+from mecheval.studies.scales import MIXERS as PAPERS
 from mecheval.types import ALL_ROLES
 
 EVERY = pytest.mark.parametrize("mixer", VARIANTS)
 DEPTHS = pytest.mark.parametrize(
     ("mixer", "layers"),
-    [(mixer, layers) for mixer in VARIANTS for layers in ((1, 3) if mixer in MIXERS.names() else (2,))],
+    [(mixer, layers) for mixer in VARIANTS for layers in ((1, 3) if mixer in PAPERS else (2,))],
 )
 
 
@@ -75,21 +77,25 @@ def test_the_stacked_grid_equals_one_run_for_each_edit(
     """For every kind of edit: both directions, the control, spans, offsets, states, and several places at once."""
     lm = small_lm(mixer, layers)
     clean, corrupted = pairs()
-    sites = [*default_sites(lm), *(f"blocks.{i}.mixer.state" for i in range(layers))]
-    roles = [*ALL_ROLES, "value+2", "between", "question"]
+    sites = [*default_sites(lm), *(Site(i, "mixer.state", "state") for i in range(layers))]
+    states = sites[-layers:]
     joint = [("blocks.0.mixer.output", "value"), (f"blocks.{layers - 1}.input", "between")]
 
     def every() -> pd.DataFrame:
-        tables = [
-            interchange(lm, clean, corrupted, sites, roles, direction=direction, per_document=True)
-            for direction in ("both", "control")
-        ]
-        return pd.concat([*tables, interchange(lm, clean, corrupted, joint=joint, per_document=True)])
+        def some(sites: list[Site], roles: list[str], direction: str) -> pd.DataFrame:
+            return interchange(lm, clean, corrupted, sites, roles, direction=direction, per_document=True)
+
+        return pd.concat([
+            some(sites, [*ALL_ROLES], "restore"),
+            some(sites, ["value+2", "between"], "both"),
+            some([*states, Site(0, "mixer.output")], ["question"], "control"),
+            interchange(lm, clean, corrupted, joint=joint, per_document=True),
+        ])  # fmt: skip
 
     fast = every()
     monkeypatch.setattr(effects_module, "run_cells", one_by_one)
     plain = every()
-    assert len(fast) == len(clean) * (3 * len(sites) * len(roles) + 1)
+    assert len(fast) == len(clean) * ((len(ALL_ROLES) + 4) * len(sites) + len(states) + 2)
     assert (fast["restored"] - plain["restored"]).abs().max() < ROUNDED
     assert (fast["restored"].isna() == plain["restored"].isna()).all()
     if layers > 1:  # a convolution of three tokens alone does not see the key from the query

@@ -110,7 +110,7 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
 def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | None) -> Finding:
     if not row[-2] - row[-1] > 0 or (depths.boundaries and Cell(depths.boundaries[0], "key") not in share):
         return Finding("not_learnt")
-    known = {Cell(site, "question", "value"): float("nan") for site in depths.boundaries}
+    known = {Cell(site, role, "value"): float("nan") for site in depths.boundaries for role in ("question", "body")}
     return judge({**known, **share}, depths, rule, inner)
 
 
@@ -170,9 +170,10 @@ class Measured:
                 self.low[:count], self.high[:count] = share_interval(effect, lost)
             for i, each in ((-2, original), (-1, corrupted)):
                 self.low[i], self.high[i] = mean_interval(each)
-            self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(original, corrupted)))
-            chance = [run.chance for run in runs]
-            self.above = (float(point[-2] - point[-3]), *map(float, difference_interval(original, chance)))
+            ends = (original, corrupted, [run.chance for run in runs])
+            clean, spoilt, chance = (np.concatenate(each) for each in ends)  # all documents: runs are too few
+            self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(clean, spoilt)))
+            self.above = (float(point[-2] - point[-3]), *map(float, difference_interval(clean, chance)))
         self.shares = dict(zip(self.cells, self.value[:count], strict=True))
 
     def said(self, i: int) -> str:

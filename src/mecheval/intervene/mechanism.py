@@ -8,7 +8,8 @@ clean run) what is necessary. Before the first layer the key's identity is at th
 answer, at the question. If it is found in between, some layer has stored it there.
 
 **Where is the value?** The same with the value corrupted tells *what* from *where*: if the key's identity is at the
-question and the value's is not, the question holds a pointer to the pair, and a later layer fetches the value.
+question and nothing of the value's is, the question holds a pointer to the pair, and a later layer fetches the value.
+(Trained models often use the value at both places: they retrieve it, and check that it occurs in the document.)
 
 **How do they meet inside one layer?** If no layer stores the key, one layer takes it from the key to the question.
 Inside it, some activation may hold the key's identity *between* key and query: something has moved it there before the
@@ -199,15 +200,18 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None) -
     if isinstance(path, Finding):
         return path
     layer = retrieving(path)
-    arrived = [share[Cell(site, "question", "value")] >= rule.carries for site in depths.boundaries]
-    fetches = arrived.index(True) if True in arrived else len(arrived)
-    known = all(share[Cell(site, "question", "value")] == share[Cell(site, "question", "value")]
-                for site in depths.boundaries)  # fmt: skip
-    if known and fetches > layer:
+    for before, site in enumerate(depths.boundaries[:layer], start=1):
+        if share[Cell(site, "question", "value")] >= rule.carries:
+            reason = f"the value reaches the question in layer {before - 1}, before the key does in layer {layer}"
+            return Finding("undetermined", reason=reason)
+    fetches = layer
+    for site in depths.boundaries[layer:]:  # where the question knows which pair is meant
+        missing = share[Cell(site, "question", "value")] < rule.trace
+        if not (missing and share[Cell(site, "body", "value")] >= rule.carries):
+            break
+        fetches += 1
+    if fetches > layer:
         return Finding("pointer", layer=fetches, found_by=layer)
-    if known and fetches < layer:
-        reason = f"the value reaches the question in layer {fetches}, before the key does in layer {layer}"
-        return Finding("undetermined", reason=reason)
     if "between" in path:
         stored_by = path.index("between")
         places, how = stores(share, depths.boundaries[stored_by], rule)
