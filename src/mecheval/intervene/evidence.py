@@ -251,7 +251,7 @@ class Measured:
         )  # fmt: skip
         lines = [f"{opening}, share restored: {restored}; share destroyed: {destroyed}."]
         alone = [cell for cell in self.cells if (cell.site, cell.corruption, cell.direction) == (site, "key", "restore")
-                 and cell.role not in KINDS]  # fmt: skip
+                 and cell.role not in (*KINDS, "query")]  # fmt: skip
         worth = sorted((cell for cell in alone if self.shares[cell] >= WORTH_SAYING), key=lambda c: -self.shares[c])
         if worth:
             said = ", ".join(f"{words(cell.role)} {self.share(cell)}" for cell in worth)

@@ -7,6 +7,7 @@ told from the query). A position that has two names in a document takes part in 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -162,6 +163,10 @@ class Trial:
         self._run(sites, [*KINDS, *self.roles], "key", "restore")
         self._run(sites, [*KINDS, *self.roles], "key", "destroy")
         self._run(sites, KINDS, "key", "control")
+        if self.where["question"].shape[1] == 1:  # the query is all of the question: one number for both names
+            for site, direction in itertools.product(sites, ("restore", "destroy")):
+                found = self.found[Cell(str(site), "question", "key", direction)]
+                self.found[Cell(str(site), "query", "key", direction)] = found
         if "value" in self.batches:
             self._run(sites, ["question", "body"], "value", "restore")
 

@@ -45,6 +45,8 @@ Label = Literal[
 ]  # fmt: skip
 KINDS = ("key", "between", "question")
 """The three kinds of positions that can hold the key's identity; in this order it moves through the layers."""
+NO_STORE = (*KINDS, "query", RANDOM)
+"""Roles that do not name a place between key and query."""
 
 
 class Cell(NamedTuple):
@@ -229,7 +231,7 @@ def stores(share: Shares, site: str, rule: Rule) -> tuple[tuple[str, ...], Liter
     whole = share[Cell(site, "between")]
     alone = {cell.role: value / whole for cell, value in share.items()
              if cell.site == site and (cell.corruption, cell.direction) == ("key", "restore")
-             and cell.role not in (*KINDS, RANDOM) and value == value}  # fmt: skip
+             and cell.role not in NO_STORE and value == value}  # fmt: skip
     ranked = sorted(alone, key=lambda role: -alone[role])
     enough = [role for role in ranked if alone[role] >= rule.alone]
     if enough:
@@ -239,5 +241,5 @@ def stores(share: Shares, site: str, rule: Rule) -> tuple[tuple[str, ...], Liter
         return tuple(part), "split"
     needed = {cell.role: value for cell, value in share.items()
               if cell.site == site and (cell.corruption, cell.direction) == ("key", "destroy")
-              and cell.role not in (*KINDS, RANDOM) and value >= rule.carries}  # fmt: skip
+              and cell.role not in NO_STORE and value >= rule.carries}  # fmt: skip
     return tuple(sorted(needed, key=lambda role: -needed[role])), "joint"

@@ -178,10 +178,9 @@ class ATR(Task):
 
     @cached_property
     def _best_guess(self) -> float:
-        """The share of right answers of the best of three kinds of guesses, over documents of the training split.
+        """The share of right answers of the best guess, over documents of the training split.
 
-        They are: always the symbol so many places before the divider (the root is the last); the most frequent symbol
-        of the body; the usual answer to this query.
+        Guesses: the symbol so many places before the divider; the body's most frequent one; the query's usual answer.
         """
         right, usual = Counter[str](), defaultdict[int, Counter[int]](Counter)
         n = tokens = 0
