@@ -246,7 +246,7 @@ class Measured:
         kinds = {"key": "key", "between": "positions between key and query", "question": "query"}
         restored = ", ".join(f"{kinds[kind]} {self.share(Cell(site, kind))}" for kind in KINDS)
         destroyed = ", ".join(
-            f"{kinds[kind]} {self.shares[cell]:.2f}"
+            f"{kinds[kind]} {round(self.shares[cell], 2) + 0.0:.2f}"
             for kind in KINDS if (cell := Cell(site, kind, direction="destroy")) in self.shares
         )  # fmt: skip
         lines = [f"{opening}, share restored: {restored}; share destroyed: {destroyed}."]
