@@ -87,16 +87,16 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     def find(row: Floats) -> Finding:
         return _find(dict(zip(shared, _shares(row, len(shared)), strict=True)), row, depths, rule, inner)
 
-    measured = Measured(shared, point, runs)
+    numbers = Numbers(shared, point, runs)
     if min(run.given for run in runs) < rule.documents or n < rule.documents // 4:
         counted = min(run.given for run in runs) if n >= rule.documents // 4 else n
         reason = f"there are {counted} documents that count, and a verdict needs {rule.documents}"
-        return measured.verdict(Finding("undetermined", reason=reason), None, rule)
-    not_learnt = measured.not_learnt(rule)
+        return numbers.verdict(Finding("undetermined", reason=reason), None, rule)
+    not_learnt = numbers.not_learnt(rule)
     found = not_learnt or find(point)
     findings = Counter(find(row).name for row in drawn)
     agreement = 1.0 if not_learnt else findings[found.name] / len(drawn)
-    report = measured.verdict(found, agreement, rule)
+    report = numbers.verdict(found, agreement, rule)
     if len(runs) > 1:
         labels = Counter(str(_judged([run], rule, resamples, seed).finding) for run in runs)
         report = _also(report, "Run by run: " + "; ".join(f"{k} x {finding}" for finding, k in labels.most_common()))
@@ -150,7 +150,7 @@ def _resampled(runs: Sequence[_Sums], resamples: int, random: np.random.Generato
     return mean
 
 
-class Measured:
+class Numbers:
     """Point estimates with their intervals, in words."""
 
     def __init__(self, cells: Sequence[Cell], point: Floats, runs: Sequence[Evidence]) -> None:
