@@ -140,7 +140,7 @@ def effects(
     table = pd.DataFrame({"site": [str(site)]})
     table.attrs[EVIDENCE] = Evidence(
         tuple(cells), {str(site): site}, clean, {"key": broken, "value": broken}, np.stack(edited), np.full(n, chance),
-        np.arange(n), n, lm_depths(2), None,
+        np.arange(n), n, lm_depths(2), None, clean - chance,
     )  # fmt: skip
     return table
 

@@ -170,10 +170,10 @@ class Numbers:
                 self.low[:count], self.high[:count] = share_interval(effect, lost)
             for i, each in ((-2, original), (-1, corrupted)):
                 self.low[i], self.high[i] = mean_interval(each)
-            ends = (original, corrupted, [run.chance for run in runs])
-            clean, spoilt, chance = (np.concatenate(each) for each in ends)  # all documents: runs are too few
+            ends = (original, corrupted, [run.above for run in runs])
+            clean, spoilt, above = (np.concatenate(each) for each in ends)  # all documents: runs are too few
             self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(clean, spoilt)))
-            self.above = (float(point[-2] - point[-3]), *map(float, difference_interval(clean, chance)))
+            self.above = (float(above.mean()), *map(float, difference_interval(above, np.zeros_like(above))))
         self.shares = dict(zip(self.cells, self.value[:count], strict=True))
 
     def said(self, i: int) -> str:

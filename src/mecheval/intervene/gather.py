@@ -53,6 +53,7 @@ class Evidence:
     given: int  # documents, those included that do not count
     depths: Depths
     inner: str | None  # the first site inside the retrieving layer that holds the key between key and query
+    above: Floats  # (m,) likelihood above chance, of all documents in which key, value and query stand apart
 
     def __deepcopy__(self, memo: object) -> Evidence:
         """Itself: it never changes, and pandas copies what travels with a table at every step."""
@@ -118,10 +119,13 @@ def gather(
     apart = (key != value) & (key < query) & (value < query)
     far = apart & (torch.maximum(key, value) + NEAR < query)  # where a short convolution does not reach the query
     rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0].cpu()
-    given = len(clean)
+    given, whole = len(clean), clean[apart]
     clean, corrupted = clean[rows.to(key.device)], corrupted[rows.to(key.device)]
-    chance = (1 / clean.facts["pairs"].clamp(min=1).double()) if clean.chance is None else clean.chance[:, 0]
+    chance = chance_of(clean)
     tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
+    slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
+    likelihoods = [likelihood(model, whole[some]).numpy() for some in slices]
+    above = np.concatenate([*likelihoods, np.empty(0)]) - chance_of(whole)
     rule, inner = Rule(), None
     if len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
@@ -132,8 +136,14 @@ def gather(
     return Evidence(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
-        chance.cpu().numpy().astype(float), clean.index.cpu().numpy(), given, depths, inner,
+        chance, clean.index.cpu().numpy(), given, depths, inner, above,
     )  # fmt: skip
+
+
+def chance_of(batch: Batch) -> Floats:
+    """(n,) likelihood of the answer under the best guess that recalls nothing."""
+    known = batch.chance[:, 0] if batch.chance is not None else 1 / batch.facts["pairs"].clamp(min=1)
+    return known.double().cpu().numpy()
 
 
 class Trial:
