@@ -86,11 +86,6 @@ def canon_letters(given: str) -> str:
     return letters
 
 
-def is_short_convolution(part: str) -> bool:
-    """Whether a part of a block is the output of a short convolution, by its name: inside the mixer, or a Canon one."""
-    return part.startswith("canon_") or part.rpartition(".")[2] in SHORT_CONVOLUTIONS
-
-
 def check_split(split: str) -> Split:
     """`split` itself, or an error that lists the splits."""
     if split not in SPLITS:

@@ -27,15 +27,12 @@ BUDGET_MB = 64
 SLICE = 64
 """Documents at once for a module that is not an `LM`."""
 
-DOCUMENTS, EVIDENCE = "documents", "evidence"
-"""What travels with a table of effects in `effects.attrs`: likelihoods of every document, what decides a verdict."""
+EVIDENCE = "evidence"
+"""The name under which what decides a verdict travels with a table of effects, in `effects.attrs`."""
 
 
 class Documents:
-    """Likelihoods of every document behind a table of effects.
-
-    They travel with the table as `effects.attrs["documents"]`; two are equal only if they are the same object.
-    """
+    """Likelihoods of every document behind a table of effects."""
 
     def __init__(
         self, sites: Sequence[Site], roles: Sequence[str], original: Tensor, found: Likelihoods,
@@ -45,10 +42,6 @@ class Documents:
         self.original, self.corrupted = original, found.base  # (n,)
         self.restored = found.edited  # (sites, roles, n): the likelihoods after each intervention
         self.hits = hits  # (sites, roles, n): whether it gives the counterfactual answer, of swapped documents
-
-    def __deepcopy__(self, memo: object) -> Documents:
-        """Itself: pandas copies what travels with a table at every step."""
-        return self
 
 
 def default_sites(model: nn.Module) -> list[Site]:
@@ -116,7 +109,7 @@ def interchange(
     tables = [rows_of_documents(each, clean.index) if per_document else summarise(each) for each in found]
     frame = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
     if not per_document:
-        frame.attrs = {DOCUMENTS: found[0], EVIDENCE: evidence}
+        frame.attrs = {EVIDENCE: evidence}
     return frame
 
 

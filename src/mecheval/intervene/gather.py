@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
-from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Rule, Shares, retrieving, route
+from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Rule, retrieving, route
 from mecheval.intervene.places import NEAR, NOWHERE, has_role, named_between, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
@@ -73,11 +73,6 @@ class Evidence:
         sign = np.array([-1.0 if cell.direction == "destroy" else 1.0 for cell in self.cells])[:, None]
         effect = sign * (self.edited - before)
         return effect, np.where(np.isnan(effect), np.nan, lost)
-
-    def shares(self) -> Shares:
-        """The share of each cell over all documents that have the role."""
-        effect, lost = self.parts()
-        return dict(zip(self.cells, ratio(np.nansum(effect, 1), np.nansum(lost, 1)), strict=True))
 
     def table(self) -> pd.DataFrame:
         """A row for each cell, with the columns of `interchange`."""

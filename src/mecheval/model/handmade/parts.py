@@ -88,15 +88,11 @@ class Shifted(nn.Module):
 
     def shift(self, x: Tensor) -> Tensor:
         """The tokens before, (B, L, D), with zeros in front."""
-        raise NotImplementedError
+        return F.pad(x, (0, 0, 1, 0))[:, :-1]
 
 
 class TokenShift(Shifted):
     """The shift is a pad and a slice: no module does it."""
-
-    def shift(self, x: Tensor) -> Tensor:
-        """The tokens before, (B, L, D), with zeros in front."""
-        return F.pad(x, (0, 0, 1, 0))[:, :-1]
 
 
 class Foo(Shifted):
