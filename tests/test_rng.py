@@ -43,14 +43,24 @@ def test_pick_follows_the_cut_points_exactly() -> None:
         assert rng.pick(state, cuts, 0, 4) == expected
 
 
+@pytest.mark.parametrize("seed", [0, 1, 1 << 63, (1 << 64) - 1])
+def test_plain_python_draws_what_kernels_draw(seed: int) -> None:
+    for number in (0, 1, (1 << 64) - 1):
+        assert rng.derived(np.uint64(seed), number) == np.uint64(rng.fold(np.uint64(seed), np.uint64(number)))
+    state, plain = rng.generator(np.uint64(seed)), rng.Draws(seed)
+    for n in (1, 2, 3, 1000, (1 << 31) + 1, (1 << 32) - 1):  # with the last but one, every second draw is rejected
+        assert [plain.below(n) for _ in range(50)] == [rng.below(state, n) for _ in range(50)]
+        assert plain.bits(53) == rng.bits53(state)
+
+
 def test_dirichlet_sums_to_one_and_has_the_uniform_moments() -> None:
-    state = rng.generator(rng.key(0, "grammar"))
-    draws = np.array([rng.dirichlet(state, 5) for _ in range(3000)])
+    state = rng.Draws(int(rng.key(0, "grammar")))
+    draws = np.array([state.dirichlet(5) for _ in range(3000)])
     assert (draws.sum(axis=1) == 1).all()
     assert draws.min() >= 0
     assert np.allclose(draws.mean(axis=0), 0.2, atol=0.02)
     assert np.allclose(draws.var(axis=0), 4 / (25 * 6), atol=0.003)  # variance of a uniform Dirichlet share
-    assert rng.dirichlet(state, 1).tolist() == [1.0]
+    assert state.dirichlet(1).tolist() == [1.0]
 
 
 def test_streams_of_one_seed_differ() -> None:

@@ -4,7 +4,7 @@ A document's draws depend on (seed, stream, document number) alone, never on wha
 document gets its own SplitMix64 generator, whose start is a hash of those three. Everything is integer
 arithmetic; probabilities are compared as 53-bit integers, so no rounding differs between machines.
 
-The generator's state is an array of one uint64, which numba kernels and plain Python share.
+The generator's state is an array of one uint64, which numba kernels and plain Python share; `Draws` needs no kernel.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S11, _S27, _S30, _S31, _S32 = (np.uint64(s) for s in (11, 27, 30, 31, 32))
 _LOW32 = np.uint64(0xFFFFFFFF)
 _TWO32 = np.uint64(1 << 32)
+_MASK = (1 << 64) - 1
 
 
 @kernel
@@ -86,16 +87,53 @@ def pick(state: U64, cuts: U64, low: int, high: int) -> int:
     return first - low
 
 
-def derived(key: np.uint64, number: int) -> np.uint64:
-    """`fold` for Python code: compiled code returns plain ints, which become 64-bit integers again here."""
-    return np.uint64(fold(key, np.uint64(number)))
+class Draws:
+    """The generator that starts from a key, in plain Python: what it draws is what the kernels draw.
+
+    It is for the few draws of a grammar, because kernels take half a second to load.
+    """
+
+    def __init__(self, key: int) -> None:
+        self._state = int(key)
+
+    def bits(self, n: int) -> int:
+        """The next n random bits; with 53 of them, a probability times ONE."""
+        self._state = self._state + int(_WEYL) & _MASK
+        return _mixed(self._state) >> 64 - n
+
+    def below(self, n: int) -> int:
+        """A uniform integer in [0, n), exactly uniform; 1 <= n < 2**32."""
+        product = self.bits(32) * n
+        while product % (1 << 32) < (1 << 32) % n:
+            product = self.bits(32) * n
+        return product >> 32
+
+    def dirichlet(self, n: int) -> NDArray[np.float64]:
+        """A uniform draw from the n-simplex, (n,), summing to 1 exactly.
+
+        The gaps between n-1 sorted uniforms are uniform Dirichlet: no logarithm, so no machine-dependent digit.
+        """
+        inner = np.sort(np.array([self.bits(53) for _ in range(n - 1)], dtype=np.int64))
+        return np.diff(inner, prepend=0, append=ONE) / ONE
+
+
+def _mixed(z: int) -> int:
+    """`mix` in plain Python."""
+    z = (z ^ z >> 30) * int(_MIX1) & _MASK
+    z = (z ^ z >> 27) * int(_MIX2) & _MASK
+    return z ^ z >> 31
+
+
+def derived(key: int | np.uint64, number: int) -> np.uint64:
+    """`fold` in plain Python."""
+    return np.uint64(_mixed(int(key) ^ _mixed(int(number) + int(_WEYL) & _MASK)))
 
 
 def key(seed: int, stream: str) -> np.uint64:
     """The key of one stream of a seed."""
     if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
         raise UserError(f"a seed is a whole number from 0 to 2**64 - 1 (got {seed!r}).")
-    return derived(np.uint64(seed), STREAMS[stream])
+    return derived(seed, STREAMS[stream])
 
 
 @kernel
@@ -114,15 +152,6 @@ def permutation(key: np.uint64, n: int) -> NDArray[np.int64]:
 def generator(key: np.uint64) -> U64:
     """A fresh generator that starts from a key."""
     return np.array([key], dtype=np.uint64)
-
-
-def dirichlet(state: U64, n: int) -> NDArray[np.float64]:
-    """A uniform draw from the n-simplex, (n,), summing to 1 exactly.
-
-    The gaps between n-1 sorted uniforms are uniform Dirichlet: no logarithm, so no machine-dependent digit.
-    """
-    inner = np.sort(np.array([bits53(state) for _ in range(n - 1)], dtype=np.int64))
-    return np.diff(inner, prepend=0, append=ONE) / ONE
 
 
 def cut_points(probabilities: NDArray[np.float64]) -> U64:

@@ -218,9 +218,11 @@ def test_sql_touches_no_file(store: Store, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_run_that_goes_while_it_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def remove_first(connection: DuckDBPyConnection, table: Table, files: dict[str, Path]) -> dict[str, str]:
+    def remove_first(
+        connection: DuckDBPyConnection, table: Table, files: dict[str, Path], *where: str
+    ) -> dict[str, str]:
         shutil.rmtree(store.path / "runs" / ("a" * 12), ignore_errors=True)
-        return load_runs(connection, table, files)
+        return load_runs(connection, table, files, *where)
 
     monkeypatch.setattr("mecheval.store.store.load_runs", remove_first)
     assert set(store.history()["run"]) == {"b" * 12, "c" * 12}  # and no warning: the run is simply gone

@@ -9,14 +9,20 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from html import escape
+from importlib import metadata
 from importlib.resources import files
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mecheval.digests import sha256
 from mecheval.figures.canvas import BAND, INK, PALE, PAPER, QUIET
 from mecheval.figures.lines import thinned
 from mecheval.figures.vegalite import FAINT, GREY, RAMP, WHITE_FROM, Chart, Spec, version, views
+from mecheval.files import write_atomic
 from mecheval.studies.axes import ordered, plain, say
 
 if TYPE_CHECKING:  # slow to import
@@ -80,11 +86,20 @@ def asset(name: str) -> str:
 
 @cache
 def bundle() -> str:
-    """Vega, Vega-Lite of the version that the charts are written for, and the script that embeds them."""
+    """Vega, Vega-Lite of the version that the charts are written for, and the script that embeds them.
+
+    Bundling takes two seconds, so the result is kept beside the compiled code of this module where possible.
+    """
     import vl_convert
 
-    script: str = vl_convert.javascript_bundle(VEGA, vl_version=version())
-    return script.replace("</script", "<\\/script")
+    made_of = sha256(f"{metadata.version('vl-convert-python')} {version()} {VEGA}".encode())
+    kept = Path(cache_from_source(__file__)).with_name(f"vega-{made_of[:16]}.js")
+    with suppress(OSError, UnicodeError):
+        return kept.read_text(encoding="utf-8")
+    script: str = vl_convert.javascript_bundle(VEGA, vl_version=version()).replace("</script", "<\\/script")
+    with suppress(OSError):
+        write_atomic(kept, script)
+    return script
 
 
 def _ramp() -> str:

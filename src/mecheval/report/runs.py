@@ -31,6 +31,10 @@ SHOWN = (
 VERDICT = ("label", "layer", "agreement", "summary", "evidence")
 PARTS = (*BEFORE, *AFTER)
 """Parts of a block that maps show, beside the outputs of short convolutions."""
+MAPPED = (
+    "run", "split", "site", "block", "part", "kind", "role", "share", "restored", "original", "corrupted", "n",
+)  # fmt: skip
+"""Columns of table effects from which maps are made."""
 SPLIT = "test"
 
 
@@ -122,7 +126,7 @@ def is_mapped(site: Site) -> bool:
 
 def mean_effects(store: Store) -> pd.DataFrame:
     """Effects of the last state at the sites that maps show: on test, or else on the split that there is."""
-    effects = store.query(f"select * from effects where state = '{LAST}' and {AS_IN_THE_PAPER}")
+    effects = store.query(f"select {', '.join(MAPPED)} from effects where state = '{LAST}' and {AS_IN_THE_PAPER}")
     effects = effects[effects["site"].isin({site for site in sites_in(effects) if is_mapped(site)})]
     splits = dict.fromkeys((SPLIT, "dev", "train", *effects["split"].unique()))
     rank = effects["split"].map({split: place for place, split in enumerate(splits)})

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from mecheval.store.bounds import ALONG, bound_table, bounded_row, row_problem
 from mecheval.store.folder import RunFolder
 from mecheval.store.guard import Record, StoreError, blank, refuse_links
 from mecheval.store.schema import EFFECTS, LONGEST_TEXT, RUNS, STORED, TABLES, VIEWS, WHOLE, Table
-from mecheval.store.tables import bounded_frame, connect, load_rows, load_runs, make_view, one_line, seal
+from mecheval.store.tables import bounded_frame, connect, load_rows, load_runs, make_view, one_line, runs_with, seal
 
 if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
     import pandas as pd
@@ -28,8 +28,6 @@ DEFAULT_STORE = os.environ.get("MECHEVAL_STORE") or "mecheval-store"
 ID = re.compile(r"[0-9a-f]{12}")
 FEW = 5
 """Runs that an error message names."""
-AT_ONCE = 500
-"""Runs whose effects along training are in memory at the same time, before they are left out."""
 USUAL = ("runs", "history", "effects", "verdicts")
 """Tables of a snapshot."""
 
@@ -138,16 +136,20 @@ class Store:
             seal(connection)
             yield connection
 
-    def _load(self, connection: DuckDBPyConnection, table: Table, records: Mapping[str, Record]) -> None:
-        """Make `table` of what these runs have of it; what cannot be used is left out with a warning."""
+    def _load(
+        self, connection: DuckDBPyConnection, table: Table, records: Mapping[str, Record], where: str = "true"
+    ) -> dict[str, Path]:
+        """Make `table` from files of these runs, and return them; what cannot be used is left out with a warning."""
         if table is RUNS:
             load_rows(connection, table, [record.row for record in records.values()], parsed=True)
-            return
+            return {}
         files = {run: path for run, record in records.items() if record.row["status"] in WHOLE
                  and (path := self._checked(run, record, table)) is not None}  # fmt: skip
-        for run, why in load_runs(connection, table, files).items():
-            if files[run].exists():  # else the run was removed since the listing
-                self._warn(run, f"{files[run]} cannot be used: {why}")
+        for run, why in load_runs(connection, table, files, where).items():
+            path = files.pop(run)
+            if path.exists():  # else the run was removed since the listing
+                self._warn(run, f"{path} cannot be used: {why}")
+        return files
 
     def _checked(self, run: str, record: Record, table: Table) -> Path | None:
         """The file of a run's table, once it matches its checksum."""
@@ -192,9 +194,9 @@ class Snapshot(Store):
         import duckdb
 
         super().__init__(store.path)
-        self.probed: set[str] = set()  # runs that were intervened on while they were trained
         self._kept = {run: self._bounded(record) for run, record in store.records().items()}
         read = {run: record for run, record in self._kept.items() if among is None or run in among}
+        self._effects: dict[str, Path] = {}
         self._connection = connect()
         try:
             for table in dict.fromkeys(VIEWS.get(name) or STORED[name] for name in tables):
@@ -207,6 +209,11 @@ class Snapshot(Store):
     def records(self) -> dict[str, Record]:
         """The rows and checksums of all runs, as they were."""
         return {run: replace(record, row=dict(record.row)) for run, record in self._kept.items()}
+
+    @cached_property
+    def probed(self) -> set[str]:
+        """The runs that were intervened on while they were trained."""
+        return runs_with(ALONG, self._effects)
 
     def on_the_way(self, runs: Sequence[str]) -> pd.DataFrame:
         """Effects of these runs along training."""
@@ -231,24 +238,12 @@ class Snapshot(Store):
         self, connection: DuckDBPyConnection, table: Table, records: Mapping[str, Record], *, on_the_way: bool = False
     ) -> None:
         """Make a table of these runs within the limits, of effects only those along training, or only the others."""
-        if table is EFFECTS:
-            self._take_effects(connection, records, ALONG if on_the_way else f"NOT ({ALONG})")
-        else:
-            self._load(connection, table, records)
+        wanted = "true" if table is not EFFECTS else ALONG if on_the_way else f"NOT ({ALONG})"
+        files = self._load(connection, table, records, wanted)
+        if table is EFFECTS and not on_the_way:
+            self._effects = files
         for run, what in () if table is RUNS else bound_table(connection, table):
             warnings.warn(StoreWarning(f"run {run} is shown without some of its rows: {what}."), stacklevel=2)
-
-    def _take_effects(self, connection: DuckDBPyConnection, records: Mapping[str, Record], wanted: str) -> None:
-        """Make table effects, some runs at a time, each time without the rows that are not wanted."""
-        self._load(connection, EFFECTS, {})
-        connection.execute("CREATE TABLE kept AS FROM effects")
-        whole = iter([(run, record) for run, record in records.items() if record.row["status"] in WHOLE])
-        while some := dict(islice(whole, AT_ONCE)):
-            self._load(connection, EFFECTS, some)
-            found = connection.execute(f"SELECT DISTINCT run FROM effects WHERE {ALONG}").fetchall()
-            self.probed |= {run for (run,) in found}
-            connection.execute(f"INSERT INTO kept FROM effects WHERE {wanted}")
-        connection.execute("DROP TABLE effects; ALTER TABLE kept RENAME TO effects")
 
 
 def snapshot_of(store: Store, *tables: str, among: Container[str] | None = None) -> Store:

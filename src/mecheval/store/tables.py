@@ -71,10 +71,12 @@ def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows, parsed: 
     connection.execute(f"INSERT INTO {table.name} SELECT {lists}", values)
 
 
-def load_files(connection: DuckDBPyConnection, table: Table, files: Sequence[Path], *more: str) -> None:
+def load_files(
+    connection: DuckDBPyConnection, table: Table, files: Sequence[Path], *more: str, where: str = "true"
+) -> None:
     """Make `table` from Parquet files; a column that a file lacks is NULL, one that the schema lacks is left out.
 
-    `more` can be `FROM_FILE`, for a column with the file that each row comes from.
+    `more` can be `FROM_FILE`, for a column with the file of each row; `where` is SQL that chooses rows.
     """
     import duckdb
 
@@ -86,7 +88,7 @@ def load_files(connection: DuckDBPyConnection, table: Table, files: Sequence[Pat
         read = f"read_parquet(?, union_by_name = true, hive_partitioning = false{file})"
         every = _long(table, f"FROM {table.name} UNION ALL BY NAME FROM {read}")
         try:
-            connection.execute(f"INSERT INTO {table.name} SELECT {names} FROM ({every})", [_names(files)])
+            connection.execute(f"INSERT INTO {table.name} SELECT {names} FROM ({every}) WHERE {where}", [_names(files)])
         except duckdb.OutOfMemoryException:
             raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
 
@@ -120,7 +122,9 @@ def make_view(connection: DuckDBPyConnection, table: Table) -> None:
     connection.execute(f"CREATE OR REPLACE VIEW {table.wide.name} AS {shown} ORDER BY {', '.join(table.wide.order)}")
 
 
-def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> dict[str, str]:
+def load_runs(
+    connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path], where: str = "true"
+) -> dict[str, str]:
     """Make `table` from the Parquet files of runs, by the runs' ids; the runs that are left out, with the reason.
 
     A file of another program may be no Parquet, have columns of other types, hold rows of another run, or texts without
@@ -130,20 +134,20 @@ def load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, 
 
     problems: dict[str, str] = {}
     try:
-        _load_runs(connection, table, files)
+        _load_runs(connection, table, files, where)
     except (duckdb.Error, ValueError):
         for run, path in files.items():
             try:
-                _load_runs(connection, table, {run: path})
+                _load_runs(connection, table, {run: path}, where)
             except (duckdb.Error, ValueError) as error:
                 problems[run] = one_line(error)
-        _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems})
+        _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems}, where)
     return problems
 
 
-def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path]) -> None:
+def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path], where: str) -> None:
     _check_sizes(connection, list(files.values()))
-    load_files(connection, table, list(files.values()), FROM_FILE)
+    load_files(connection, table, list(files.values()), FROM_FILE, where=where)
     owner = f"string_split({FROM_FILE}, '/')[-2]"
     strange = connection.execute(f"SELECT run FROM {table.name} WHERE run IS DISTINCT FROM {owner} LIMIT 1").fetchone()
     if strange:
@@ -154,6 +158,14 @@ def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str,
         if length and length > LONGEST_TEXT:
             raise ValueError(f"column {name} has a text of {length:,} characters.")
     connection.execute(f"ALTER TABLE {table.name} DROP COLUMN {FROM_FILE}")
+
+
+def runs_with(where: str, files: Mapping[str, Path]) -> set[str]:
+    """Which of the runs have a row, in their Parquet files, of which this SQL is true."""
+    found = f"SELECT DISTINCT run FROM read_parquet(?, union_by_name = true, hive_partitioning = false) WHERE {where}"
+    with connect() as connection:
+        rows = connection.execute(found, [_names(list(files.values()))]).fetchall() if files else []
+    return {run for (run,) in rows}
 
 
 def _check_sizes(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:

@@ -109,24 +109,24 @@ class Grammar:
         max_rules: int = 5, head: Head = "right", terminal_weight: float = 20,
     ) -> Grammar:  # fmt: skip
         """A random grammar without recursion: a nonterminal's children are deeper than itself."""
-        state = rng.generator(rng.key(seed, "grammar"))
+        draws = rng.Draws(int(rng.key(seed, "grammar")))
         words = tuple(f"t{i}" for i in range(terminals))
         names = [f"N{i}" for i in range(nonterminals)]
-        depth = {name: 1 + rng.below(state, max_depth) for name in names}
+        depth = {name: 1 + draws.below(max_depth) for name in names}
         rules = {}
         for name in names:
             deeper = [other for other in names if depth[other] > depth[name]]
             terminal_share = terminal_weight / (len(deeper) + terminal_weight) if deeper else 1.0
             drawn = []
-            for _ in range(1 + rng.below(state, max_rules)):
+            for _ in range(1 + draws.below(max_rules)):
                 children = []
-                for _ in range(1 + rng.below(state, max_rhs - 1)):
-                    pool = words if rng.bits53(state) < terminal_share * rng.ONE else deeper
-                    children.append(pool[rng.below(state, len(pool))])
+                for _ in range(1 + draws.below(max_rhs - 1)):
+                    pool = words if draws.bits(53) < terminal_share * rng.ONE else deeper
+                    children.append(pool[draws.below(len(pool))])
                 drawn.append(tuple(children))
-            shares = rng.dirichlet(state, len(drawn))
+            shares = draws.dirichlet(len(drawn))
             rules[name] = tuple(Rule(c, float(p)) for c, p in zip(drawn, shares, strict=True))
-        heads = {name: tuple(rng.dirichlet(state, terminals).tolist()) for name in names}
+        heads = {name: tuple(draws.dirichlet(terminals).tolist()) for name in names}
         return cls(head, words, rules, heads, start=tuple(names))
 
     def to_dict(self) -> dict[str, Any]:
