@@ -1,23 +1,8 @@
 """The paper's studies and a few more, each a file: a grid of runs for each scale, what is read off, and its figure."""
 
+from importlib import import_module
+
 from mecheval.errors import UnknownName
-from mecheval.studies import (
-    ar,
-    ar_based_conv,
-    ar_mamba_conv,
-    ar_mamba_inside,
-    atr,
-    atr_holdout,
-    atr_mamba_conv,
-    canon,
-    depth,
-    hybrids,
-    newer,
-    one_layer,
-    position,
-    quickstart,
-    sibling,
-)
 from mecheval.studies.study import SCALES, Reading, Study
 from mecheval.studies.table import StudyTable, best_rows, restoring, study_points, study_table, with_seed
 
@@ -26,11 +11,12 @@ __all__ = [
     "study_points", "study_table", "with_seed",
 ]  # fmt: skip
 
-_MODULES = (
-    ar, ar_mamba_conv, ar_based_conv, ar_mamba_inside, atr, atr_mamba_conv, position, atr_holdout, one_layer, depth,
-    sibling, quickstart, newer, canon, hybrids,
+_FILES = (
+    "ar", "ar_mamba_conv", "ar_based_conv", "ar_mamba_inside", "atr", "atr_mamba_conv", "position", "atr_holdout",
+    "one_layer", "depth", "sibling", "quickstart", "newer", "canon", "hybrids",
 )  # fmt: skip
-STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}
+"""The files of studies; a new study has its name here."""
+STUDIES: dict[str, Study] = {name: import_module(f"{__name__}.{name}").STUDY for name in _FILES}
 """In the order of the paper's figures, then those that are not in the paper."""
 PAPER = [name for name, study in STUDIES.items() if study.figure != "–"]
 """The studies of the paper."""
