@@ -21,6 +21,8 @@ from mecheval.sweep.engine import Engine
 from mecheval.sweep.job import Event, Job
 from mecheval.tasks import build_task
 
+FEW = 64
+"""Documents from which the length of a padded one is guessed."""
 LAYER_SECONDS, OPERATIONS, LONGER = 1e-3, 3e10, 2.0
 """For a guess where nothing is measured: seconds of a layer and step, operations a second, and how many times as long
 as others mixers take that carry a state along the document or convolve over all of it."""
@@ -201,10 +203,10 @@ def _guess(config: RunConfig) -> float:
 
 @lru_cache
 def _sizes(task: str, batch_size: int) -> tuple[int, int]:
-    """Vocabulary, and tokens of a padded document."""
+    """Vocabulary, and tokens of a padded document; a few documents are written without kernels, which load slowly."""
     options = json.loads(task)
     made = build_task(options.pop("name"), **options)
-    return made.vocab_size, int(np.diff(made.corpus(batch_size, "dev", 0).starts).max())
+    return made.vocab_size, int(np.diff(made.reference(min(batch_size, FEW), "dev").starts).max())
 
 
 @dataclass(frozen=True)
