@@ -14,7 +14,19 @@ from mecheval.errors import UserError
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence, ratio
 from mecheval.intervene.intervals import difference_interval, mean_interval, share_interval
-from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Label, Rule, Shares, judge, words
+from mecheval.intervene.mechanism import (
+    KEY_FIRST,
+    KINDS,
+    VALUE_FIRST,
+    Cell,
+    Depths,
+    Finding,
+    Label,
+    Rule,
+    Shares,
+    judge,
+    words,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -233,12 +245,16 @@ class Numbers:
         if inner is not None:
             lines += self._about(f"Inside the layer, at {inner}", inner)
         elif found.label == "direct_retrieval":
-            inside = [cell for cell in self.cells if cell.role == "between" and cell.site not in
-                      self.runs[0].depths.boundaries and cell.direction == "restore"]  # fmt: skip
+            where = VALUE_FIRST if any(Cell(cell.site, *VALUE_FIRST) == cell for cell in self.cells) else KEY_FIRST
+            inside = [cell for cell in self.cells if cell == Cell(cell.site, *where) and cell.site not in
+                      self.runs[0].depths.boundaries]  # fmt: skip
             if inside:
                 most = max(inside, key=lambda cell: self.shares[cell])
-                lines.append(f"Inside the layer, no activation between key and query restores more than "
-                             f"{self.shares[most]:.2f} ({most.site}).")  # fmt: skip
+                named = "at the key" if where == VALUE_FIRST else "between key and query"
+                lines.append(f"Inside the layer, no activation {named} restores more than {self.shares[most]:.2f} "
+                             f"({most.site}).")  # fmt: skip
+            else:
+                lines.append("Inside the layer, nothing could be looked at.")
         return lines
 
     def _about(self, opening: str, site: str) -> list[str]:
@@ -250,6 +266,8 @@ class Numbers:
             for kind in KINDS if (cell := Cell(site, kind, direction="destroy")) in self.shares
         )  # fmt: skip
         lines = [f"{opening}, share restored: {restored}; share destroyed: {destroyed}."]
+        if (value := Cell(site, *VALUE_FIRST)) in self.shares:
+            lines.append(f"{opening}, the value's identity is restored to {self.share(value)} at the key.")
         alone = [cell for cell in self.cells if (cell.site, cell.corruption, cell.direction) == (site, "key", "restore")
                  and cell.role not in (*KINDS, "query")]  # fmt: skip
         worth = sorted((cell for cell in alone if self.shares[cell] >= WORTH_SAYING), key=lambda c: -self.shares[c])
