@@ -140,7 +140,7 @@ def effects(
     table = pd.DataFrame({"site": [str(site)]})
     table.attrs[EVIDENCE] = Evidence(
         tuple(cells), {str(site): site}, clean, {"key": broken, "value": broken}, np.stack(edited), np.full(n, chance),
-        np.arange(n), n, lm_depths(2), None, clean - chance,
+        np.arange(n), n, lm_depths(2), None, np.stack([clean, np.full(n, chance)]),
     )  # fmt: skip
     return table
 
@@ -175,7 +175,7 @@ def test_learnt_means_better_than_guessing() -> None:
 def test_few_documents_have_no_verdict() -> None:
     few = verdict(effects(INDUCTION, n=15))
     assert (few.label, few.agreement) == ("undetermined", None)
-    assert "there are 15 documents that count, and a verdict needs 16" in str(few)
+    assert "a verdict needs 16 documents (got 15)" in str(few)
     assert verdict(effects(INDUCTION, n=16)).label == "induction"
 
 

@@ -2,9 +2,9 @@
 
 Four kinds of models. Three of them recall nothing, so a verdict that names a mechanism is wrong:
 
-- `untrained`: every mixer, in turn, as initialised, and with its parameters multiplied by 1 + noise, so that it is sure of
+- `untrained`: every mixer as initialised, and with its parameters multiplied by 1 + noise, so that it is sure of
   something.
-- `shuffled`: every mixer, in turn, trained on documents whose answer is any of their values, so that it learns to guess.
+- `shuffled`: every mixer, trained on documents whose answer is any of their values, so that it learns to guess.
 - `chance`: hand-set models that guess among the document's values.
 
 The fourth, `handmade`, has all hand-set models that recall, with noise on their weights. Only the mechanism that was

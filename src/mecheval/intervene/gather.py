@@ -53,7 +53,7 @@ class Evidence:
     given: int  # documents, those included that do not count
     depths: Depths
     inner: str | None  # the first site inside the retrieving layer at which key and value have met
-    above: Floats  # (m,) likelihood above chance, of all documents in which key, value and query stand apart
+    apart: Floats  # (2, m) likelihood and chance of all documents in which key, value and query stand apart
 
     def __deepcopy__(self, memo: object) -> Evidence:
         """Itself: it never changes, and pandas copies what travels with a table at every step."""
@@ -120,7 +120,7 @@ def gather(
     tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
     slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
     likelihoods = [likelihood(model, whole[some]).numpy() for some in slices]
-    above = np.concatenate([*likelihoods, np.empty(0)]) - chance_of(whole)
+    every = np.stack([np.concatenate([*likelihoods, np.empty(0)]), chance_of(whole)])
     rule, inner = Rule(), None
     if len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
@@ -131,7 +131,7 @@ def gather(
     return Evidence(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
-        chance, clean.index.cpu().numpy(), given, depths, inner, above,
+        chance, clean.index.cpu().numpy(), given, depths, inner, every,
     )  # fmt: skip
 
 

@@ -120,7 +120,8 @@ def _stored(places: Sequence[str], how: str) -> str:
     if len(named) < 2:
         return named[0] if named else "several positions"
     joined = {"either": " and again at ", "split": " or at ", "joint": " and at "}[how or "split"].join(named)
-    return joined + {"either": " (redundant: either is enough)", "joint": " (jointly necessary)"}.get(how, "")
+    each = "either" if len(named) == 2 else "each"
+    return joined + {"either": f" (redundant: {each} is enough)", "joint": " (jointly necessary)"}.get(how, "")
 
 
 def words(role: str | None) -> str:
