@@ -207,6 +207,9 @@ class Numbers:
             surely = "" if found <= guessed else "surely "
             reason = f"a likelihood of {found:.2f} is not {surely}above the {guessed:.2f} of guessing without recall"
             return Finding("not_learnt", reason=reason)
+        if not self.gap[1] > 0 and self.gap[0] >= rule.learnt:
+            reason = f"the key makes a difference of {self.gap[0]:.2f}, but in too few documents to be sure"
+            return Finding("undetermined", reason=reason)
         if not self.gap[1] > 0:
             return Finding("not_learnt", reason="the answer does not depend on the key")
         if self.gap[0] < rule.learnt:
