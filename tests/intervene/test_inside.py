@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,7 +35,8 @@ class Fourier(Shifted):
     def shift(self, x: Tensor) -> Tensor:
         twice = 2 * x.shape[1]
         turn = torch.fft.rfft(F.one_hot(torch.tensor(1), twice).to(x))[:, None]
-        return torch.fft.irfft(torch.fft.rfft(x, twice, dim=1) * turn, twice, dim=1)[:, : x.shape[1]]
+        y: Tensor = torch.fft.irfft(torch.fft.rfft(x, twice, dim=1) * turn, twice, dim=1)
+        return y[:, : x.shape[1]]
 
 
 class Late(Shifted):
@@ -77,10 +79,11 @@ class Merged(Late):
 
     def merge(self, x: Tensor) -> Tensor:
         order = (2, 0, 1, 3) if self.heads_first else (0, 2, 1, 3)
-        return x.unflatten(2, (3, -1)).permute(order).flatten(0, 1)  # (3 B, L, D / 3)
+        y: Tensor = x.unflatten(2, (3, -1)).permute(order).flatten(0, 1)  # (3 B, L, D / 3)
+        return y
 
     def part(self, x: Tensor) -> Tensor:
-        apart = x.unflatten(0, (3, -1)).transpose(0, 1) if self.heads_first else x.unflatten(0, (-1, 3))
+        apart: Tensor = x.unflatten(0, (3, -1)).transpose(0, 1) if self.heads_first else x.unflatten(0, (-1, 3))
         return apart.transpose(1, 2).flatten(2)
 
 
@@ -125,7 +128,9 @@ def test_a_shift_is_found_in_whatever_way_it_is_written(variant: type[Shifted]) 
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_also_in_a_trained_module_where_no_submodule_shifts(layer: int) -> None:
-    found = me.evaluate(AnyModule(shifting(Written, layer)), task=TASK, n=24, compare=False).verdict.finding
+    judgement = me.evaluate(AnyModule(shifting(Written, layer)), task=TASK, n=24, compare=False).verdict
+    assert judgement is not None
+    found = judgement.finding
     assert (found, found.places) == (Finding("conv_association", layer), ("value",))
 
 
@@ -148,7 +153,8 @@ def test_a_loop_over_time_hides_its_inside_and_the_verdict_claims_no_more_than_t
     assert "Inside the layer, no activation between key and query restores more than 0.00" in found.evidence[-1]
 
 
-LAYOUTS = {
+Layout = tuple[tuple[int, ...], Axes, Callable[[Tensor], Tensor]]
+LAYOUTS: dict[str, Layout] = {
     "as wide as long": ((16, 7, 7), Axes(0, True, 2), lambda x: x),
     "channels first": ((16, 7, 4), Axes(0, True, 3), lambda x: x.mT),
     "time first, as wide as there are documents": ((16, 7, 16), Axes(1, True, 0), lambda x: x.transpose(0, 1)),
