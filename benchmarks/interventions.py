@@ -26,6 +26,10 @@ MIXERS = ("attention", "mamba")
 ROLES = ("key", "value", "next_key", "divider", "query")
 ENDS = ("input", "output", "mixer.input", "mixer.output", "mlp.input", "mlp.output")
 DOCUMENTS = 64
+BOTH = 2.1
+"""How many times the time of one direction both may take."""
+SWEPT, SWEEP_MS = ("mamba", "delta_net"), 2000.0
+"""Mixers whose states are replaced after every position of all documents, and the time that this may take."""
 TOLERANCE, RELATIVE = 1e-6, 1e-4
 
 
@@ -126,6 +130,13 @@ def run() -> list[Row]:
         name = f"{ours.shape[0] * ours.shape[1]} interventions on {mixer} against pyvene"
         rows.append(Row(name, times["ours"], times["pyvene"], 20.0))
         rows.append(Row(f"{name}, head at the query only", times["ours"], times["narrow"], None))
+        both = partial(me.interchange, *asked, direction="both")
+        times = interleaved({"one": partial(me.interchange, *asked), "both": both}, rounds=9, seconds=20)
+        rows.append(Row(f"{mixer}: both directions against one", times["both"], times["one"], 1 / BOTH))
+    for mixer in SWEPT:
+        lm = noisy(me.LM(task.vocab_size, 64, 2, mixer, seed=0))
+        times = interleaved({"ours": partial(me.state_sweep, lm, documents, task.corrupt(documents))}, rounds=5)
+        rows.append(Row(f"{mixer}: states after every position against 2 s", times["ours"], SWEEP_MS, 1.0))
     return rows
 
 

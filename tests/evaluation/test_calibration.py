@@ -114,7 +114,7 @@ def test_guessing_is_learnt_and_nothing_else(monkeypatch: pytest.MonkeyPatch) ->
         assert set(drawn[:, row].tolist()) == set(batch.tokens[row, 2:9:2].tolist())
     monkeypatch.setattr(calibration, "STEPS", 40)
     monkeypatch.setattr(calibration, "BUILT_IN", {"attention": ()})
-    found = list(judgements([Group("shuffled", 0.0, 16, 2)]))
+    found = list(judgements([Group("shuffled", 0.0, n, 1) for n in (16, 24)]))
     assert found[0].seed == found[1].seed, "one model is trained, and judged twice"
     assert found[0].documents_seed != found[1].documents_seed
     assert all(0.2 < each.likelihood < 0.3 and each.label == "not_learnt" for each in found)

@@ -140,7 +140,7 @@ def effects(
     table = pd.DataFrame({"site": [str(site)]})
     table.attrs[EVIDENCE] = Evidence(
         tuple(cells), {str(site): site}, clean, {"key": broken, "value": broken}, np.stack(edited), np.full(n, chance),
-        np.arange(n), n, lm_depths(2), None, clean - chance,
+        np.arange(n), n, lm_depths(2), None, np.stack([clean, np.full(n, chance)]),
     )  # fmt: skip
     return table
 
@@ -166,6 +166,13 @@ def test_learnt_means_better_than_guessing() -> None:
     assert verdict(effects(INDUCTION, original=0.4, corrupted=0.02)).label == "induction"
     blind = verdict(effects(INDUCTION, original=0.6, corrupted=0.6, noise=0.1))
     assert blind.label == "not_learnt"
+    few = effects(INDUCTION, n=16, original=0.9, corrupted=0.8, noise=0.02)
+    rare = few.attrs[EVIDENCE]
+    rare.corrupted["key"][:] = np.where(np.arange(16) == 0, 0.0, rare.original)  # one document of sixteen
+    unsure = verdict(few)
+    assert (unsure.label, unsure.finding.reason) == (
+        "undetermined", "the key makes a difference of 0.06, but in too few documents to be sure",
+    )  # fmt: skip
     weak = verdict(effects(INDUCTION, original=0.34, corrupted=0.31, noise=0.02))
     assert (weak.label, weak.finding.reason) == (
         "undetermined", "recall is too weak to be explained: the key makes a difference of 0.03",
@@ -175,7 +182,7 @@ def test_learnt_means_better_than_guessing() -> None:
 def test_few_documents_have_no_verdict() -> None:
     few = verdict(effects(INDUCTION, n=15))
     assert (few.label, few.agreement) == ("undetermined", None)
-    assert "there are 15 documents that count, and a verdict needs 16" in str(few)
+    assert "a verdict needs 16 documents (got 15)" in str(few)
     assert verdict(effects(INDUCTION, n=16)).label == "induction"
 
 

@@ -64,8 +64,8 @@ FEW, SURELY_LESS = 200, 0.85
 """Resamples that are tried first. More decide only where more than this share of them agree, but not all."""
 NO_NAME = ("not_learnt", "undetermined")
 """Labels that name no mechanism."""
-POOL, EACH = 28, 3
-"""Most models of kind `shuffled` that are trained, and on how many samples of documents each is judged at least."""
+POOL = 200
+"""Most models of kind `shuffled` that are trained; of more, some are judged on several samples of documents."""
 STEPS, BATCH, LEARNING_RATE, WIDTH = 150, 32, 3e-3, 32
 """How those are trained: steps, documents in a batch, learning rate, d_model."""
 FEW_VALUES, VALUES = 4, 16
@@ -135,10 +135,9 @@ def calibrate(
 
 def judgements(asked: Sequence[Group], seed: int = 0) -> Iterator[Judged]:
     """Judge all models of these groups, one by one; a group's models do not depend on the other groups."""
-    makers: dict[tuple[str, int], Maker] = {}
+    makers: dict[str, Maker] = {}
     for group in asked:
-        total = sum(each.models for each in asked if (each.kind, each.documents) == (group.kind, group.documents))
-        maker = makers.setdefault((group.kind, total), Maker(group.kind, seed, total))
+        maker = makers.setdefault(group.kind, Maker(group.kind, seed))
         for number in range(group.models):
             with alone(1):
                 found = _judge(maker, group, number, seed)
@@ -160,7 +159,6 @@ class Maker:
 
     kind: str
     seed: int
-    models: int  # in all, which decides how many are trained
     trained: dict[int, Made] = field(default_factory=dict)
 
     def make(self, number: int, noise: float, seed: int) -> tuple[Made, int]:
@@ -181,8 +179,7 @@ class Maker:
             if noise:
                 _multiply(made.lm, noise, seed)
             return made, seed
-        size = max(len(BUILT_IN), min(POOL, self.models // EACH))
-        which = number % size
+        which = number % POOL
         seed = _seeds(self.seed, self.kind, which)[0]
         if which not in self.trained:
             self.trained[which] = _initial(which, seed, FEW_VALUES if which // len(BUILT_IN) % 2 == 0 else VALUES)

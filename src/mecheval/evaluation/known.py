@@ -34,6 +34,7 @@ MECHANISMS = (
     *(Known("conv_direct", {"layer": i, "n_layers": n}, Finding("conv_association", i)) for n in (1, 3)
       for i in range(n)),
     *(Known("conv_direct", {"offset": i}, Finding("conv_association", 0)) for i in range(4)),
+    *(Known("direct", {"layer": i}, Finding("direct_retrieval", i)) for i in range(2)),
     Known("pointer", {}, Finding("pointer", 1, found_by=0)),
     Known("pointer", {"layer": (0, 2), "n_layers": 3}, Finding("pointer", 2, found_by=0)),
     Known("redundant", {}, Finding("redundant")),

@@ -14,7 +14,19 @@ from mecheval.errors import UserError
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence, ratio
 from mecheval.intervene.intervals import difference_interval, mean_interval, share_interval
-from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Label, Rule, Shares, judge, words
+from mecheval.intervene.mechanism import (
+    KEY_FIRST,
+    KINDS,
+    VALUE_FIRST,
+    Cell,
+    Depths,
+    Finding,
+    Label,
+    Rule,
+    Shares,
+    judge,
+    words,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,9 +100,11 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
         return _find(dict(zip(shared, _shares(row, len(shared)), strict=True)), row, depths, rule, inner)
 
     numbers = Numbers(shared, point, runs)
-    if min(run.given for run in runs) < rule.documents or n < rule.documents // 4:
-        counted = min(run.given for run in runs) if n >= rule.documents // 4 else n
-        reason = f"there are {counted} documents that count, and a verdict needs {rule.documents}"
+    given, least = min(run.given for run in runs), rule.documents // 4
+    if given < rule.documents or n < least:
+        reason = f"a verdict needs {rule.documents} documents (got {given})"
+        if given >= rule.documents:
+            reason = f"a verdict needs {least} documents in which key, value and query stand apart (got {n})"
         return numbers.verdict(Finding("undetermined", reason=reason), None, rule)
     not_learnt = numbers.not_learnt(rule)
     found = not_learnt or find(point)
@@ -162,6 +176,7 @@ class Numbers:
         self.low, self.high = np.full((2, count + 3), np.nan)
         self.gap: tuple[float, ...] = (float("nan"),) * 3
         self.above: tuple[float, ...] = self.gap
+        self.apart = np.full((2, 1), np.nan)
         if all(run.n for run in runs):
             if count:
                 parts = [run.parts() for run in runs]
@@ -170,8 +185,9 @@ class Numbers:
                 self.low[:count], self.high[:count] = share_interval(effect, lost)
             for i, each in ((-2, original), (-1, corrupted)):
                 self.low[i], self.high[i] = mean_interval(each)
-            ends = (original, corrupted, [run.above for run in runs])
-            clean, spoilt, above = (np.concatenate(each) for each in ends)  # all documents: runs are too few
+            clean, spoilt = (np.concatenate(each) for each in (original, corrupted))  # all documents: runs are too few
+            self.apart = np.concatenate([run.apart for run in runs], axis=1)
+            above = self.apart[0] - self.apart[1]
             self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(clean, spoilt)))
             self.above = (float(above.mean()), *map(float, difference_interval(above, np.zeros_like(above))))
         self.shares = dict(zip(self.cells, self.value[:count], strict=True))
@@ -186,10 +202,14 @@ class Numbers:
 
     def not_learnt(self, rule: Rule) -> Finding | None:
         """Why there is nothing to explain, if there is nothing."""
-        chance, original = self.value[-3], self.value[-2]
         if not self.above[1] > 0:
-            reason = f"a likelihood of {original:.2f} is not above the {chance:.2f} of guessing without recall"
+            found, guessed = self.apart.mean(1).round(2)
+            surely = "" if found <= guessed else "surely "
+            reason = f"a likelihood of {found:.2f} is not {surely}above the {guessed:.2f} of guessing without recall"
             return Finding("not_learnt", reason=reason)
+        if not self.gap[1] > 0 and self.gap[0] >= rule.learnt:
+            reason = f"the key makes a difference of {self.gap[0]:.2f}, but in too few documents to be sure"
+            return Finding("undetermined", reason=reason)
         if not self.gap[1] > 0:
             return Finding("not_learnt", reason="the answer does not depend on the key")
         if self.gap[0] < rule.learnt:
@@ -233,12 +253,16 @@ class Numbers:
         if inner is not None:
             lines += self._about(f"Inside the layer, at {inner}", inner)
         elif found.label == "direct_retrieval":
-            inside = [cell for cell in self.cells if cell.role == "between" and cell.site not in
-                      self.runs[0].depths.boundaries and cell.direction == "restore"]  # fmt: skip
+            where = VALUE_FIRST if any(Cell(cell.site, *VALUE_FIRST) == cell for cell in self.cells) else KEY_FIRST
+            inside = [cell for cell in self.cells if cell == Cell(cell.site, *where) and cell.site not in
+                      self.runs[0].depths.boundaries]  # fmt: skip
             if inside:
                 most = max(inside, key=lambda cell: self.shares[cell])
-                lines.append(f"Inside the layer, no activation between key and query restores more than "
-                             f"{self.shares[most]:.2f} ({most.site}).")  # fmt: skip
+                named = "at the key" if where == VALUE_FIRST else "between key and query"
+                lines.append(f"Inside the layer, no activation {named} restores more than {self.shares[most]:.2f} "
+                             f"({most.site}).")  # fmt: skip
+            else:
+                lines.append("Inside the layer, nothing could be looked at.")
         return lines
 
     def _about(self, opening: str, site: str) -> list[str]:
@@ -250,6 +274,8 @@ class Numbers:
             for kind in KINDS if (cell := Cell(site, kind, direction="destroy")) in self.shares
         )  # fmt: skip
         lines = [f"{opening}, share restored: {restored}; share destroyed: {destroyed}."]
+        if (value := Cell(site, *VALUE_FIRST)) in self.shares:
+            lines.append(f"{opening}, the value's identity is restored to {self.share(value)} at the key.")
         alone = [cell for cell in self.cells if (cell.site, cell.corruption, cell.direction) == (site, "key", "restore")
                  and cell.role not in (*KINDS, "query")]  # fmt: skip
         worth = sorted((cell for cell in alone if self.shares[cell] >= WORTH_SAYING), key=lambda c: -self.shares[c])

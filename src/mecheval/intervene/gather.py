@@ -8,7 +8,7 @@ told from the query). A position that has two names in a document takes part in 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mecheval.intervene.edits import Edit, Take
-from mecheval.intervene.grid import likelihood, one_by_one, read, run_cells
+from mecheval.intervene.grid import answer_likelihood, likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
-from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Rule, retrieving, route
+from mecheval.intervene.mechanism import KEY_FIRST, KINDS, VALUE_FIRST, Cell, Depths, Finding, Rule, retrieving, route
 from mecheval.intervene.places import NEAR, NOWHERE, has_role, named_between, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
@@ -52,8 +52,8 @@ class Evidence:
     index: NDArray[np.int64]  # (n,) numbers of the documents
     given: int  # documents, those included that do not count
     depths: Depths
-    inner: str | None  # the first site inside the retrieving layer that holds the key between key and query
-    above: Floats  # (m,) likelihood above chance, of all documents in which key, value and query stand apart
+    inner: str | None  # the first site inside the retrieving layer at which key and value have met
+    apart: Floats  # (2, m) likelihood and chance of all documents in which key, value and query stand apart
 
     def __deepcopy__(self, memo: object) -> Evidence:
         """Itself: it never changes, and pandas copies what travels with a table at every step."""
@@ -120,7 +120,7 @@ def gather(
     tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
     slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
     likelihoods = [likelihood(model, whole[some]).numpy() for some in slices]
-    above = np.concatenate([*likelihoods, np.empty(0)]) - chance_of(whole)
+    every = np.stack([np.concatenate([*likelihoods, np.empty(0)]), chance_of(whole)])
     rule, inner = Rule(), None
     if len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
@@ -131,7 +131,7 @@ def gather(
     return Evidence(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
-        chance, clean.index.cpu().numpy(), given, depths, inner, above,
+        chance, clean.index.cpu().numpy(), given, depths, inner, every,
     )  # fmt: skip
 
 
@@ -157,6 +157,8 @@ class Trial:
         self.batches = {"key": corrupted}
         if (other := other_values(clean)) is not None:
             self.batches["value"] = other
+        before = float((clean.roles["value"] < clean.roles["key"]).double().mean())
+        self.meeting = VALUE_FIRST if before > 0.5 and other is not None else KEY_FIRST
         self.original = self._likelihood(clean)
         self.lost = {name: self._likelihood(batch) for name, batch in self.batches.items()}
         self.found: dict[Cell, Floats] = {}
@@ -174,12 +176,15 @@ class Trial:
                 self.found[Cell(str(site), "query", "key", direction)] = found
         if "value" in self.batches:
             self._run(sites, ["question", "body"], "value", "restore")
+        self._run_meeting(sites)
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
-        """The first site inside a layer that holds the key between key and query, or else the one that does most."""
+        """The first site inside a layer at which key and value have met, or else the one at which they do most."""
         self._run(sites, KINDS, "key", "restore")
+        self._run_meeting(sites)
         share = self.shares()
-        there = {site: share[Cell(site, "between")] for site in sites if share[Cell(site, "between")] >= rule.trace}
+        met = {site: share[Cell(site, *self.meeting)] for site in sites}
+        there = {site: part for site, part in met.items() if part >= rule.trace}
         if not there:
             return None
         first = next((site for site, part in there.items() if part >= rule.carries), max(there, key=there.__getitem__))
@@ -187,44 +192,74 @@ class Trial:
         self._run([first], [*KINDS, *self.roles], "key", "destroy")
         return first
 
-    def operation_inside(self, layer: int, rule: Rule) -> str | None:
-        """The same among all operations of a mixer from elsewhere, whose sites are not declared."""
-        lm = self.model
-        if not isinstance(lm, LM) or isinstance(lm.get_submodule(f"blocks.{layer}.mixer"), Mixer):
-            return None
-        few = slice(0, FEW)
-        clean, corrupted = self.clean[few], self.batches["key"][few]
-        enters, spoilt = (read(lm, batch, [], {}).inputs[layer] for batch in (clean, corrupted))
-        some = operations(lm, layer, enters, clean.predict_at[:, 0])[:MOST_OPERATIONS]
-        where = {"between": self.where["between"][few]}
-        values = values_of(lm, layer, enters, clean, some, where)
-        lost = np.nansum(self.original[few] - self.lost["key"][few])
-        for each in some:
-            found = replaced(lm, layer, spoilt, corrupted, each, where["between"], values[each.number]["between"])
-            if float(ratio(np.sum(found.numpy() - self.lost["key"][few]), lost)) >= rule.carries:
-                self._run_operation(layer, each)
-                return str(each.site)
-        return None
+    def _run_meeting(self, sites: Sequence[str]) -> None:
+        """Replace the place at which key and value meet, where that is not among the kinds of positions anyway."""
+        if self.meeting == VALUE_FIRST:
+            self._run(sites, ["key"], "value", "restore")
 
-    def _run_operation(self, layer: int, operation: Operation) -> None:
+    def operation_inside(self, layer: int, rule: Rule) -> str | None:
+        """The same among all operations of a layer from elsewhere, whose sites are not declared."""
+        module = self._undeclared(layer)
+        if module is None:
+            return None
+        few, (role, corruption) = slice(0, FEW), self.meeting
+        clean, corrupted, where = self.clean[few], self.batches[corruption][few], self.where[role][few]
+        both, changed = self._from(layer, clean, corrupted), clean.roles[corruption]
+        some = operations(module, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
+        values = values_of(module, self._from(layer, clean), len(clean), some, {role: where})
+        spoilt, before = self._from(layer, corrupted), self.lost[corruption][few]
+        most, chosen = -np.inf, None
+        for each in some:
+            found = replaced(module, spoilt, each, where, values[each.number][role])
+            share = float(ratio(np.sum(found.numpy() - before), np.sum(self.original[few] - before)))
+            if share > most:
+                most, chosen = share, each
+            if share >= rule.carries:
+                break
+        if chosen is None:
+            return None
+        self._run_operation(module, layer, chosen)
+        return str(chosen.site) if most >= rule.trace else None
+
+    def _undeclared(self, layer: int) -> nn.Module | None:
+        """The module that a layer from elsewhere is; in an `LM`, its mixer."""
+        if layer >= len(self.depths.layers):
+            return None
+        path = self.depths.layers[layer] + ".mixer" * isinstance(self.model, LM)
+        module = dict(self.model.named_modules())[path]
+        return None if isinstance(module, Mixer) else module
+
+    def _from(self, layer: int, *batches: Batch) -> Callable[[], Tensor]:
+        """A run of the documents of all batches that passes through a layer: p(answer) of each."""
+        model = self.model
+        at, answers = (torch.cat([getattr(batch, x) for batch in batches]) for x in ("predict_at", "answers"))
+        if isinstance(model, LM):
+            h = torch.cat([read(model, batch, [], {}).inputs[layer] for batch in batches])
+            return lambda: answer_likelihood(model.resume(layer, h, at[:, 0]), answers)
+        tokens, rows = torch.cat([batch.tokens for batch in batches]), torch.arange(len(at), device=at.device)
+        return lambda: answer_likelihood(model(tokens)[rows, at[:, 0]], answers)
+
+    def _run_operation(self, module: nn.Module, layer: int, operation: Operation) -> None:
         """Replace the results of one operation at every kind of positions and every name, in both directions."""
-        assert isinstance(self.model, LM)
         self.sites[str(operation.site)] = operation.site
-        for direction in ("restore", "destroy"):
+        every = (*KINDS, *self.roles)
+        asked = [("key", "restore", every), ("key", "destroy", every)]
+        if self.meeting == VALUE_FIRST:
+            asked.append(("value", "restore", ("key",)))
+        for corruption, direction, roles in asked:
             parts = []
             for rows in self.slices:
-                where = {role: self.where[role][rows] for role in (*KINDS, *self.roles)}
-                base, source = self.batches["key"][rows], self.clean[rows]
+                where = {role: self.where[role][rows] for role in roles}
+                base, source = self.batches[corruption][rows], self.clean[rows]
                 if direction == "destroy":
                     base, source = source, base
-                inputs = [read(self.model, batch, [], {}).inputs[layer] for batch in (base, source)]
-                values = values_of(self.model, layer, inputs[1], source, [operation], where)[operation.number]
-                found = [replaced(self.model, layer, inputs[0], base, operation, at, values[role])
-                         for role, at in where.items()]  # fmt: skip
+                run, others = self._from(layer, base), self._from(layer, source)
+                values = values_of(module, others, len(source), [operation], where)[operation.number]
+                found = [replaced(module, run, operation, at, values[role]) for role, at in where.items()]
                 there = torch.stack([has_role(at) for at in where.values()]).cpu()
                 parts.append(torch.where(there, torch.stack(found), torch.nan))
-            for role, likelihoods in zip((*KINDS, *self.roles), torch.cat(parts, dim=1), strict=True):
-                self.found[Cell(str(operation.site), role, "key", direction)] = likelihoods.numpy()
+            for role, likelihoods in zip(roles, torch.cat(parts, dim=1), strict=True):
+                self.found[Cell(str(operation.site), role, corruption, direction)] = likelihoods.numpy()
 
     def shares(self) -> dict[Cell, float]:
         """The shares so far; of the value, NaN where it could not be corrupted."""

@@ -15,9 +15,13 @@ question and nothing of the value's is, the question holds a pointer to the pair
 Inside it, some activation may hold the key's identity *between* key and query: something has moved it there before the
 layer retrieves, by a short convolution or a shift, whatever it is called.
 
+**What if the value comes first?** In reverse recall, or for a node's children, the value stands before the key. Then
+the value comes to the key, not the key to the value: in a layer before the one that retrieves, or inside that one.
+
 | key at the inputs of layers | value | name |
 |---|---|---|
 | key .., between .., question .. | reaches the question with the key | induction |
+| key .., question .. | stands before the key, is at the key first | induction |
 | key .., question .. | with the key; inside the layer, the key is between first | association by short convolution |
 | key .., question .. | with the key | direct retrieval |
 | .., question .. | later than the key | pointer |
@@ -45,6 +49,8 @@ Label = Literal[
 ]  # fmt: skip
 KINDS = ("key", "between", "question")
 """The three kinds of positions that can hold the key's identity; in this order it moves through the layers."""
+KEY_FIRST, VALUE_FIRST = ("between", "key"), ("key", "value")
+"""The role at which key and value meet inside a layer, and the corruption that shows it, by what stands first."""
 NO_STORE = (*KINDS, "query", RANDOM)
 """Roles that do not name a place between key and query."""
 
@@ -91,8 +97,10 @@ class Finding:
 
     def __str__(self) -> str:
         stored = _stored(self.places or ((self.stored_at,) if self.stored_at else ()), self.how)
+        what = "value" if self.stored_at == "key" else "key"
         text = {
-            "induction": f"induction: layer {self.stored_by} stores the key at {stored}, layer {self.layer} retrieves",
+            "induction": f"induction: layer {self.stored_by} stores the {what} at {stored}, "
+            f"layer {self.layer} retrieves",
             "direct_retrieval": f"direct retrieval: layer {self.layer} both associates and retrieves",
             "conv_association": f"association by short convolution: layer {self.layer} joins key and value"
             f"{f' at {stored}' if self.places else ' with its short convolution'}, then retrieves",
@@ -112,7 +120,8 @@ def _stored(places: Sequence[str], how: str) -> str:
     if len(named) < 2:
         return named[0] if named else "several positions"
     joined = {"either": " and again at ", "split": " or at ", "joint": " and at "}[how or "split"].join(named)
-    return joined + {"either": " (redundant: either is enough)", "joint": " (jointly necessary)"}.get(how, "")
+    each = "either" if len(named) == 2 else "each"
+    return joined + {"either": f" (redundant: {each} is enough)", "joint": " (jointly necessary)"}.get(how, "")
 
 
 def words(role: str | None) -> str:
@@ -133,6 +142,7 @@ class Depths:
 
     boundaries: tuple[str, ...]
     inside: tuple[tuple[str, ...], ...]
+    layers: tuple[str, ...] = ()  # submodules that the layers are, whose operations are looked at where no site decides
 
     @property
     def sites(self) -> list[str]:
@@ -151,7 +161,8 @@ def depths_of(sites: Iterable[Site]) -> Depths:
         tuple(site for site in there if site.block == i and site.kind in ("short_conv", "inside"))
         for i in range(layers)
     ]
-    return Depths(tuple(inputs.get(layer, Site(layer, "input", "stream")) for layer in range(1, layers)), tuple(inside))
+    starts = [inputs.get(layer, Site(layer, "input", "stream")) for layer in range(layers)]
+    return Depths(tuple(starts[1:]), tuple(inside), tuple(site.removesuffix(".input") for site in starts))
 
 
 Shares = Mapping[Cell, float]
@@ -218,11 +229,17 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None) -
         stored_by = path.index("between")
         places, how = stores(share, depths.boundaries[stored_by], rule)
         return Finding("induction", layer, stored_by, places[0] if places else "others", places=places, how=how)
-    if inner is not None and share[Cell(inner, "between")] >= rule.carries:
-        places, how = stores(share, inner, rule)
+    for stored_by, site in enumerate(depths.boundaries[:layer]):
+        if share.get(Cell(site, *VALUE_FIRST), 0.0) >= rule.carries:
+            return Finding("induction", layer, stored_by, "key")
+    value_first = inner is not None and Cell(inner, *VALUE_FIRST) in share
+    met = 0.0 if inner is None else share[Cell(inner, *(VALUE_FIRST if value_first else KEY_FIRST))]
+    if inner is not None and met >= rule.carries:
+        places, how = (("key",), "") if value_first else stores(share, inner, rule)
         return Finding("conv_association", layer, places=places, how=how)
-    if inner is not None and share[Cell(inner, "between")] >= rule.trace:
-        return Finding("undetermined", reason=f"inside layer {layer}, a part of the key is between key and query")
+    if met >= rule.trace:
+        where = "value is at the key" if value_first else "key is between key and query"
+        return Finding("undetermined", reason=f"inside layer {layer}, a part of the {where}")
     return Finding("direct_retrieval", layer)
 
 

@@ -26,6 +26,7 @@ from mecheval.model.handmade.heads import (
 from mecheval.model.handmade.parts import (
     Collect,
     ConvAttention,
+    Fetch,
     Foo,
     Guess,
     Recollect,
@@ -59,6 +60,11 @@ def induction(lm: LM, plan: Plan) -> None:
 def conv_direct(lm: LM, plan: Plan) -> None:
     """Set the weights of `conv_direct`."""
     direct_retrieval(lm, plan.stream, part_of(lm, plan.layers[0], DeltaNet), plan.offset)
+    head(lm, plan.stream, SURE)
+
+
+def direct(lm: LM, plan: Plan) -> None:
+    """Set the weights of `direct`."""
     head(lm, plan.stream, SURE)
 
 
@@ -191,6 +197,11 @@ def present_guesser(lm: LM, plan: Plan) -> None:
 def two_heads(plan: Plan, number: int) -> list[nn.Module]:
     """Two heads in every working layer, each wide enough for a sink and two matches."""
     return [Head(plan.stream.d_model, 3 * plan.stream.width) for _ in range(2)]
+
+
+def fetching_part(plan: Plan, number: int) -> list[nn.Module]:
+    """Find and read in one."""
+    return [Fetch(plan.stream)]
 
 
 def divider_parts(plan: Plan, number: int) -> list[nn.Module]:

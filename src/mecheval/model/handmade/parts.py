@@ -173,3 +173,22 @@ class Guess(nn.Module):
         y = torch.zeros_like(x)
         y[..., self.slots["value"]] = ANSWER * present * self.store_factor * x[..., self.slots["value"]].cumsum(1)
         return y
+
+
+class Fetch(nn.Module):
+    """A token looks for its key before itself and reads what stands after it: nothing joins key and value first."""
+
+    def __init__(self, plan: Layout) -> None:
+        super().__init__()
+        self.slots, self.factor = plan.slots, plan.codes_per_token**0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        key = x[..., self.slots["key"]] * self.factor
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu()
+        scores = (key @ key.mT * SHARPNESS).masked_fill(later, -torch.inf)
+        weights = F.pad(scores, (1, 0), value=SHARPNESS / 2).softmax(-1)[..., 1:]  # half a match wins nothing
+        after = F.pad(x[:, 1:, self.slots["value"]], (0, 0, 0, 1))  # of earlier tokens, so not in the future
+        y = torch.zeros_like(x)
+        y[..., self.slots["value"]] = ANSWER * self.factor * weights @ after
+        return y

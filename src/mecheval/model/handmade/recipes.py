@@ -40,6 +40,10 @@ RECIPES = {
         "one layer joins key and value by short convolution, `offset` tokens after the value, and retrieves directly",
         "delta_net", 1, "key value frame", builds.conv_direct, offset=(0, 3),
     ),
+    "direct": Recipe(
+        "one layer looks for the query's key and reads the token after it", None, 1, "key value frame", builds.direct,
+        builds.fetching_part,
+    ),
     "guesser": Recipe(
         "says any of the document's values, evenly, whatever the query is", "attention", 1, BASIC, builds.guesser
     ),
