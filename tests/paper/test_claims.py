@@ -29,7 +29,9 @@ def test_every_claim_has_a_sentence_and_a_test() -> None:
     assert len(ids) == 28
     assert list(claim_tests()) == ids
     assert [case.claim for case in AT_PAPER] == ids
-    assert all(test.says.endswith(".") and "_" not in test.says.replace("d_conv", "") for test in claim_tests().values())
+    assert all(
+        test.says.endswith(".") and "_" not in test.says.replace("d_conv", "") for test in claim_tests().values()
+    )
 
 
 def test_every_form_at_a_smaller_scale_is_tried() -> None:
@@ -68,15 +70,22 @@ def test_nothing_is_reproduced_by_runs_that_are_not_there(scale: str, case: Case
 
 
 def test_seeds_that_differ_leave_a_claim_open() -> None:
-    frames = [put(recall(PAPER), {"test_accuracy": 1.0 - 0.4 * seed}, mixer="attention").assign(seed=seed) for seed in range(3)]
+    frames = [
+        put(recall(PAPER), {"test_accuracy": 1.0 - 0.4 * seed}, mixer="attention").assign(seed=seed)
+        for seed in range(3)
+    ]
     assert judge("ar_attention_acc", pd.concat(frames, ignore_index=True), "paper")[0] == "inconclusive"
 
 
 def test_a_missing_width_is_named_and_a_missing_side_leaves_its_width_out() -> None:
-    outcome, evidence = judge("ar_attention_acc", put(recall(PAPER), GONE, mixer="attention", d_model=(128, 256)), "paper")
+    outcome, evidence = judge(
+        "ar_attention_acc", put(recall(PAPER), GONE, mixer="attention", d_model=(128, 256)), "paper"
+    )
     assert outcome == "reproduced"
     assert evidence.endswith("Not run: attention, d_model 128; attention, d_model 256.")
-    partial = put(put(kernels(PAPER), {"test_accuracy": 0.15}, kernel_size=1, d_model=64), GONE, kernel_size=-1, d_model=64)
+    partial = put(
+        put(kernels(PAPER), {"test_accuracy": 0.15}, kernel_size=1, d_model=64), GONE, kernel_size=-1, d_model=64
+    )
     assert judge("ar_based_conv", partial, "paper", 3)[0] == "reproduced"
 
 

@@ -9,7 +9,7 @@ import typer
 
 from mecheval.cli.app import AsJson, app, aside, console, loading, print_json
 from mecheval.cli.clean import write
-from mecheval.cli.studies import ALL, Scale, Seeds, StoreAddress
+from mecheval.cli.studies import ALL, AllSeeds, Scale, StoreAddress
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
 
@@ -25,7 +25,7 @@ TABLES = ("cells", "patterns", "claims")
 def compare(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="A study of `mecheval list studies`, or all.")],
     scale: Scale = "laptop",
-    seeds: Seeds = 1,
+    seeds: AllSeeds = None,
     table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns or claims.")] = None,
     store: StoreAddress = DEFAULT_STORE,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV: cells, or claims if there are no cells.")] = False,
@@ -36,7 +36,7 @@ def compare(
         from mecheval import studies
         from mecheval.cli.show.studies import comparison_parts
         from mecheval.paper import compare_study
-        from mecheval.store.location import open_store
+        from mecheval.store.location import open_published
         from mecheval.store.store import snapshot_of
 
     if study not in (*studies.PAPER, ALL):
@@ -47,9 +47,13 @@ def compare(
         raise UserError("choose one of --csv and --json.")
     with aside.status("reading"):
         names = studies.PAPER if study == ALL else [study]
-        grids = {name: studies.study_points(studies.STUDIES[name], scale, seeds) for name in names}
+        opened = open_published(store)
+        grids = {}
+        for name, one in ((name, studies.STUDIES[name]) for name in names):
+            n = studies.seeds_in(one, scale, opened) if seeds is None else seeds
+            grids[name] = studies.study_points(one, scale, n)
         asked = {point.config.id for points in grids.values() for point in points}
-        opened = snapshot_of(open_store(store), "effects", "verdicts", among=asked)
+        opened = snapshot_of(opened, "effects", "verdicts", among=asked)
         compared = [
             compare_study(studies.study_table(studies.STUDIES[name], points, opened), points, scale)
             for name, points in grids.items()

@@ -231,9 +231,7 @@ def _layer(q: asked.Layer, rows: pd.DataFrame) -> list[Part]:
     return [Part(f"{q.mixer}: {layers} in {_tallied(tally)} runs", tally, asked.MOST)]
 
 
-def cells(
-    rows: pd.DataFrame, among: pd.DataFrame, without: Sequence[str] = ()
-) -> Iterator[tuple[str, pd.DataFrame]]:
+def cells(rows: pd.DataFrame, among: pd.DataFrame, without: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
     """The runs of each setting, which differ in their seeds (or learning rates) alone, and what sets it apart."""
     axes = [axis for axis in AXES if axis in rows]
     apart = [axis for axis in axes if axis not in without and (axis == "d_model" or among[axis].nunique() > 1)]

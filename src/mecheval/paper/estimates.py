@@ -32,8 +32,8 @@ from typing import Literal, NamedTuple, Protocol
 
 LEVEL = 0.95
 """How often an interval holds the true value."""
-SPREAD = 1 / 3
-"""Assumed standard deviation over seeds, on the logit scale: 8 points at 50 %, 3 at 90 %, 0.3 at 99 %."""
+SPREAD = 1 / 4
+"""Assumed standard deviation over seeds, on the logit scale: 6 points at 50 %, 2 at 90 %, 0.2 at 99 %."""
 PRIOR = 4
 """Degrees of freedom that this assumption is worth: it counts as much as five seeds would."""
 MANY = 3

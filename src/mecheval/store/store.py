@@ -48,6 +48,10 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
+    def exists(self) -> bool:
+        """Whether there is a store, if only an empty one."""
+        return (self.path / "runs").is_dir()
+
     def ids(self) -> list[str]:
         """Ids of all runs, sorted."""
         try:
@@ -192,6 +196,7 @@ class Snapshot(Store):
         import duckdb
 
         super().__init__(store.path)
+        self._source = store
         self.probed: set[str] = set()  # runs that were intervened on while they were trained
         self._kept = {run: self._bounded(record) for run, record in store.records().items()}
         read = {run: record for run, record in self._kept.items() if among is None or run in among}
@@ -207,6 +212,14 @@ class Snapshot(Store):
     def records(self) -> dict[str, Record]:
         """The rows and checksums of all runs, as they were."""
         return {run: replace(record, row=dict(record.row)) for run, record in self._kept.items()}
+
+    def exists(self) -> bool:
+        """Whether there was a store."""
+        return self._source.exists()
+
+    def folder(self, run: str) -> RunFolder:
+        """The folder of a run, where the store has it."""
+        return self._source.folder(run)
 
     def on_the_way(self, runs: Sequence[str]) -> pd.DataFrame:
         """Effects of these runs along training."""
@@ -253,7 +266,7 @@ class Snapshot(Store):
 
 def snapshot_of(store: Store, *tables: str, among: Container[str] | None = None) -> Store:
     """The store itself if it is a snapshot already or does not exist yet; else these tables of it, or of some runs."""
-    if isinstance(store, Snapshot) or not (store.path / "runs").is_dir():
+    if isinstance(store, Snapshot) or not store.exists():
         return store
     return Snapshot(store, tables, among)
 

@@ -19,11 +19,11 @@ from mecheval.studies import (
     sibling,
 )
 from mecheval.studies.study import SCALES, Reading, Study
-from mecheval.studies.table import StudyTable, best_rows, restoring, study_points, study_table, with_seed
+from mecheval.studies.table import StudyTable, best_rows, restoring, seeds_in, study_points, study_table, with_seed
 
 __all__ = [
     "PAPER", "SCALES", "STUDIES", "Reading", "Study", "StudyTable", "best_rows", "get_study", "restoring",
-    "study_points", "study_table", "with_seed",
+    "seeds_in", "study_points", "study_table", "with_seed",
 ]  # fmt: skip
 
 _MODULES = (
