@@ -110,7 +110,8 @@ AT_PAPER = [
     ),
     Case(
         "atr_where_value", put(places(PAPER), {"restored_value": 0.9}, mixer="base_conv"),
-        [Edit({"restored_value": 0.2}, {"mixer": "base_conv", "d_model": 64})], [Edit(UNLEARNT, {"mixer": "base_conv"})],
+        [Edit({"restored_value": 0.2}, {"mixer": "base_conv", "d_model": 64})],
+        [Edit(UNLEARNT, {"mixer": "base_conv"})],
     ),
     Case(
         "atr_where_direct", put(places(PAPER), {"restored_query": 0.2, "restored_key": 0.9}, mixer="mamba", d_model=64),
@@ -196,7 +197,10 @@ AT_PAPER = [
     ),
     Case(
         "layers_hyena_mamba", put(depths(PAPER), {"mixer2_at_query": 0.8}, mixer="mamba", n_layers=3, d_model=16),
-        [Edit({"mixer1_at_query": 0.8}, {"mixer": "hyena"}), Edit({"mixer1_at_query": 0.8, **ONLY_3}, {"mixer": "mamba"})],
+        [
+            Edit({"mixer1_at_query": 0.8}, {"mixer": "hyena"}),
+            Edit({"mixer1_at_query": 0.8, **ONLY_3}, {"mixer": "mamba"}),
+        ],
         [Edit(UNLEARNT, {"mixer": "hyena", "n_layers": (2, 3)}), Edit(GONE, {"mixer": "mamba"})],
     ),
     Case(

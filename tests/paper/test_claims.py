@@ -103,7 +103,8 @@ def test_evidence_in_words() -> None:
     recalled = put(recall(PAPER), GONE, d_model=(64, 128, 256), mixer="attention")
     assert judge("ar_attention_acc", recalled, "paper")[1] == (
         "Holds: attention, d_model 32: test accuracy 100.0 % [98.7, 100.0], paper 100.0 % [98.7, 100.0], "
-        "difference -1.9 to +1.9 points. Not run: attention, d_model 64; attention, d_model 128; attention, d_model 256."
+        "difference -1.8 to +1.8 points. Not run: attention, d_model 64; attention, d_model 128; "
+        "attention, d_model 256."
     )
     value = put(convs({"d_model": (32,)}), {"restored_value": 0.55}, d_conv=3)
     assert judge("ar_mamba_no_value", value, "paper")[1].startswith(
@@ -113,8 +114,8 @@ def test_evidence_in_words() -> None:
     assert best.startswith("Undecided: d_model 64: mamba 81.0 % [")
     assert "Holds: d_model 64: mamba 81.0 % [" in best
     assert judge("ar_mamba_next_key", inside(PAPER), "paper")[1] == (
-        "Holds: the restored share at the next key after layer 0's convolution is 0.5 or more in 10 of 10 [69 %, 100 %] "
-        "runs that learnt."
+        "Holds: the restored share at the next key after layer 0's convolution is 0.5 or more in 10 of 10 "
+        "[69 %, 100 %] runs that learnt."
     )
 
 

@@ -39,7 +39,8 @@ def beside_the_paper(ours: float, paper: float, seeds: int, spread: float) -> di
     """A claim about a number, which the paper drew once from its own truth."""
 
     def part(draw: Draw) -> Part:
-        return Part("", from_paper(draw(ours, seeds), DOCUMENTS, *draw(paper, 1), DOCUMENTS), -TOLERANCE, TOLERANCE)
+        [theirs] = draw(paper, 1)
+        return Part("", from_paper(draw(ours, seeds), DOCUMENTS, theirs, DOCUMENTS), -TOLERANCE, TOLERANCE)
 
     return states((ours, paper), seeds, spread, part)
 

@@ -34,8 +34,9 @@ def by_kernel(
     n = len(symbols)
     seen, scratch = np.zeros(99, np.int64), np.empty((4, n), np.int64)
     answer, group = scratch[2], scratch[3]
-    tree = np.array(symbols), np.array(parents)
-    count = find_queries(KINDS.index(kind), n, *tree, *ALL, root_sibling, False, seen, 1, *scratch)
+    count = find_queries(
+        KINDS.index(kind), n, np.array(symbols), np.array(parents), *ALL, root_sibling, False, seen, 1, *scratch
+    )
     found = [(int(group[i]), i, int(answer[i])) for i in range(n) if answer[i] >= 0]
     assert count == len(found)
     return found

@@ -155,7 +155,7 @@ def estimate_share(runs: Sequence[tuple[float, float, float]], documents: int) -
     """The mean over runs of a restored share, from the likelihoods (original, corrupted, restored) of each.
 
     The three are of the same documents. What an intervention leaves to restore, or what it restores if that is less, is
-    a mean of numbers between 0 and 1 over the documents, and so is the gap, original - corrupted, that it is a share of.
+    a mean of numbers between 0 and 1 over the documents, and so is the gap (original - corrupted).
     """
     shares, errors = [], []
     for original, corrupted, restored in runs:

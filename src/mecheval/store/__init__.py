@@ -7,6 +7,6 @@ from mecheval.store.schema import TABLES, Column, Table
 from mecheval.store.store import DEFAULT_STORE, Snapshot, Store, StoreWarning, snapshot_of
 
 __all__ = [
-    "DEFAULT_STORE", "RESULTS", "TABLES", "Column", "Published", "RunFolder", "RunHeld", "Snapshot", "Store", "StoreError", "StoreWarning",
-    "Table", "snapshot_of", "writing",
+    "DEFAULT_STORE", "RESULTS", "TABLES", "Column", "Published", "RunFolder", "RunHeld", "Snapshot", "Store",
+    "StoreError", "StoreWarning", "Table", "snapshot_of", "writing",
 ]  # fmt: skip

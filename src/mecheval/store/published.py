@@ -1,4 +1,4 @@
-"""Results that come with the package: runs without their weights, small enough for a repository, and how they are added.
+"""Results that come with the package: runs without their weights, small enough for a repository.
 
 They are a store of their own, a folder for each run, so that whatever reads a store reads them. Two branches that add
 runs never touch the same file, and a run that is added again has the same bytes. They lie in the package, and not
