@@ -69,7 +69,7 @@ def test_json(command: Command, store: list[str], trained: None) -> None:
     [gone] = [each for each in found["cells"] if {**cell, "d_model": 16}.items() <= each.items()]
     assert (gone["ours"], gone["paper"]) == (None, 0.019)
     assert [claim["outcome"] for claim in found["claims"]] == [
-        "inconclusive", "inconclusive", "inconclusive", "not tested", "not tested",
+        "inconclusive", "reproduced", "inconclusive", "not tested", "not tested",
     ]  # fmt: skip
     assert len(found["patterns"]) == 7
 
@@ -87,7 +87,9 @@ def test_csv(command: Command, store: list[str], trained: None) -> None:
 def test_markdown(command: Command, store: list[str], trained: None) -> None:
     lines = command.prints("compare", "ar", "--markdown", *store).splitlines()
     assert lines[:2] == ["| claim | outcome | seeds | numbers |", "| --- | --- | --- | --- |"]
-    assert lines[2].startswith("| Attention recalls every answer in AR from width 32 on. | inconclusive | 1 | Undecided: ")
+    assert lines[2].startswith(
+        "| Attention recalls every answer in AR from width 32 on. | inconclusive | 1 | Undecided: "
+    )
     assert lines[-1] == "2 of 5 claims are not tested yet."
 
 
