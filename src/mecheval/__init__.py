@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
-    from mecheval.analysis import load_lm
+    from mecheval.analysis import load_lm, load_pretrained
     from mecheval.config import RunConfig, run_config
     from mecheval.evaluation import evaluate
     from mecheval.intervene import (
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "build_mixer", "build_task", "capture",
-    "erase_state", "evaluate", "interchange", "load_lm", "load_zoology", "patch", "replace_state", "run_config",
-    "smallest_set", "state_sweep", "train", "verdict",
+    "erase_state", "evaluate", "interchange", "load_lm", "load_pretrained", "load_zoology", "patch", "replace_state",
+    "run_config", "smallest_set", "state_sweep", "train", "verdict",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -38,8 +38,8 @@ _ROOMS = {
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
     "ablate": "intervene", "capture": "intervene", "interchange": "intervene", "patch": "intervene",
     "erase_state": "intervene", "replace_state": "intervene", "state_sweep": "intervene",
-    "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "train": "training",
-    "evaluate": "evaluation",
+    "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "load_pretrained": "analysis",
+    "train": "training", "evaluate": "evaluation",
 }  # fmt: skip
 """Imported when first used, so that listing and sampling tasks does not wait for torch, nor the help for anything."""
 

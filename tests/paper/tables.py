@@ -71,8 +71,14 @@ def recall(sizes: dict[str, Any]) -> pd.DataFrame:
     return put(frame, {"test_accuracy": 1.0, "original": 1.0}, mixer="attention")
 
 
+def places(sizes: dict[str, Any]) -> pd.DataFrame:
+    numbers = {**LEARNT, "restored_key": 0.2, "restored_value": 0.2, "restored_query": 0.9}
+    frame = put(table(numbers, mixer=MIXERS, **sizes), UNLEARNT, mixer="h3")
+    return put(frame, {"restored_query": 0.2, "restored_value": 0.9}, mixer=("attention", "based"))
+
+
 def trees(sizes: dict[str, Any]) -> pd.DataFrame:
-    return put(table({"original": 0.8, "corrupted": 0.3}, mixer=MIXERS, **sizes), {"original": 0.81}, mixer="mamba")
+    return put(table({"original": 0.5, "corrupted": 0.3}, mixer=MIXERS, **sizes), {"original": 0.81}, mixer="mamba")
 
 
 def bare(sizes: dict[str, Any]) -> pd.DataFrame:
@@ -88,7 +94,7 @@ def positions(sizes: dict[str, Any]) -> pd.DataFrame:
 
 def heldout(sizes: dict[str, Any]) -> pd.DataFrame:
     learnt = {"dev_attribution_key": 0.4, "dev_attribution_value": 0.0, "dev_attribution_query": 0.0}
-    frame = table({"dev_accuracy": 0.6, "test_accuracy": 0.3, **learnt}, mixer=MIXERS, **sizes)
+    frame = table({"dev_accuracy": 0.3, "test_accuracy": 0.3, **learnt}, mixer=MIXERS, **sizes)
     frame = put(frame, {"dev_accuracy": 0.9562, "test_accuracy": 0.6812}, mixer="attention")
     return put(put(frame, {"dev_accuracy": 0.65}, mixer="mamba"), {"test_accuracy": 0.35}, mixer="h3")
 

@@ -32,14 +32,16 @@ def test_what_the_papers_numbers_alone_decide() -> None:
     judged = judge_claims(frames, "paper", dict.fromkeys(PUBLISHED, settings("paper")))
     assert {one.claim: one.outcome for one in judged} == {
         "ar_attention_acc": "not tested",  # an accuracy, and figure 3 has likelihoods
+        "ar_where_value": "reproduced",
+        "ar_where_query": "reproduced",
         "ar_based_best": "reproduced",
-        "ar_mamba_256": "reproduced",
+        "ar_mamba_256": "inconclusive",  # two single runs near 90 % may differ by more than 10 points by accident
         "ar_mamba_next_key": "reproduced",
     }
     [inside] = [one.evidence for one in judged if one.study == "ar_mamba_inside"]
     assert inside == (
-        "the restored share at the next key after layer 0's convolution is at least 0.50 in 9 of 10 runs that learnt, "
-        "but not in d_model 32, learning rate 1e-2 (0.00, but 0.95 at the value after layer 1's convolution)."
+        "Holds: the restored share at the next key after layer 0's convolution is 0.5 or more in 9 of 10 [55 %, 100 %] "
+        "runs that learnt."
     )
 
 

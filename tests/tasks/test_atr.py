@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mecheval import rng
+from mecheval.config import RunConfig, run_config
 from mecheval.errors import UserError
 from mecheval.tasks import ATR, Corpus, build_task
 from mecheval.tasks.atr import eligible_queries
@@ -27,11 +28,15 @@ def atr(**options: Any) -> ATR:
     return task
 
 
-def by_kernel(kind: str, symbols: list[int], parents: list[int]) -> list[tuple[int, int, int]]:
+def by_kernel(
+    kind: str, symbols: list[int], parents: list[int], root_sibling: bool = False
+) -> list[tuple[int, int, int]]:
     n = len(symbols)
     seen, scratch = np.zeros(99, np.int64), np.empty((4, n), np.int64)
     answer, group = scratch[2], scratch[3]
-    count = find_queries(KINDS.index(kind), n, np.array(symbols), np.array(parents), *ALL, seen, 1, *scratch)
+    count = find_queries(
+        KINDS.index(kind), n, np.array(symbols), np.array(parents), *ALL, root_sibling, False, seen, 1, *scratch
+    )
     found = [(int(group[i]), i, int(answer[i])) for i in range(n) if answer[i] >= 0]
     assert count == len(found)
     return found
@@ -157,6 +162,8 @@ def features(task: ATR, corpus: Corpus) -> dict[str, np.ndarray]:
         {"query": "grandparent", "terminals": 6},
         {"query": "parent,sibling,child,grandparent", "queries": 2},
         {"holdout": 0.3, "nonterminals": 10},
+        {"query": "sibling", "root_sibling": True},
+        {"query": "child", "any_child": True, "holdout": 0.3},
         {
             "grammar": {
                 "terminals": 5,
@@ -184,6 +191,48 @@ def test_lengths_follow_the_exact_distribution() -> None:
     exact[:3] = 0
     body = task.sample(60_000).roles["divider"].numpy() - 1
     assert follows(body, exact / exact.sum()) > ENOUGH
+
+
+def test_siblings_as_published() -> None:
+    """The root asks about itself in 33 % of the published queries, and 70 % of the answers are the query itself."""
+    assert set(eligible_queries("sibling", *RIGHT, ALL, root_sibling=True)) == {
+        (2, 1, 1),
+        (4, 2, 3),
+        (4, 3, 3),
+        (5, 4, 4),
+    }
+    assert sorted(by_kernel("sibling", *RIGHT, root_sibling=True))[-1] == (5, 4, 4)
+    for task, root, itself in ((atr(query="sibling", root_sibling=True), 0.33, 0.70), (atr(query="sibling"), 0, 0.55)):
+        roles = task.sample(20_000).roles
+        assert float((roles["key"] == roles["divider"] - 1).double().mean()) == pytest.approx(root, abs=0.01)
+        assert float((roles["key"] == roles["value"]).double().mean()) == pytest.approx(itself, abs=0.01)
+
+
+def test_many_terminals_as_published() -> None:
+    """Without the terminal factor, documents are short: the mean of the published ones is 4.1, and grammars differ."""
+    body = [
+        float((atr(preset="paper_vocab", grammar_seed=seed).sample(1000).roles["divider"] - 1).double().mean())
+        for seed in (0, 4)
+    ]
+    assert body == pytest.approx([4.1, 4.1], abs=0.3)
+    assert body[0] < 4.1 < body[1]
+    factor = atr(preset="paper_vocab", terminal_weight=20.0).sample(1000).roles["divider"] - 1
+    assert float(factor.double().mean()) > 8
+
+
+def test_any_child_as_published() -> None:
+    assert set(eligible_queries("child", *RIGHT, ALL, any_child=True)) == {(2, 2, 0), (2, 2, 1), (4, 4, 2), (4, 4, 3)}
+    task = atr(query="child", any_child=True, grammar=ONE_RULE)
+    value = task.sample(6000).roles["value"].numpy() - 1
+    assert follows(value, np.array([1 / 3, 1 / 3, 1 / 3])) > ENOUGH
+
+
+def test_options_that_came_later_do_not_change_ids() -> None:
+    plain = run_config("atr", preset="paper")
+    assert plain.id == "9b6dd95a9197" == run_config("atr", preset="paper", any_child=False).id
+    other = run_config("atr", preset="paper", root_sibling=True)
+    assert other.id != plain.id
+    assert RunConfig.read(other.to_dict()) == other
 
 
 @pytest.mark.parametrize("preset", ["paper", "paper_long", "paper_vocab", "laptop"])

@@ -9,7 +9,7 @@ import typer
 
 from mecheval.cli.app import AsJson, app, aside, console, loading, print_json
 from mecheval.cli.clean import write
-from mecheval.cli.studies import ALL, Scale, Seeds, StoreAddress
+from mecheval.cli.studies import ALL, AllSeeds, Scale, StoreAddress
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
 
@@ -25,9 +25,10 @@ TABLES = ("cells", "patterns", "claims")
 def compare(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="A study of `mecheval list studies`, or all.")],
     scale: Scale = "laptop",
-    seeds: Seeds = 1,
+    seeds: AllSeeds = None,
     table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns or claims.")] = None,
     store: StoreAddress = DEFAULT_STORE,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the claims as a Markdown table.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV: cells, or claims if there are no cells.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -36,20 +37,24 @@ def compare(
         from mecheval import studies
         from mecheval.cli.show.studies import comparison_parts
         from mecheval.paper import compare_study
-        from mecheval.store.location import open_store
+        from mecheval.store.location import open_published
         from mecheval.store.store import snapshot_of
 
     if study not in (*studies.PAPER, ALL):
         raise UnknownName("study", study, (*studies.PAPER, ALL))
     if table not in (None, *TABLES):
         raise UnknownName("table", str(table), TABLES)
-    if csv and as_json:
-        raise UserError("choose one of --csv and --json.")
+    if csv + as_json + markdown > 1:
+        raise UserError("choose one of --csv, --json and --markdown.")
     with aside.status("reading"):
         names = studies.PAPER if study == ALL else [study]
-        grids = {name: studies.study_points(studies.STUDIES[name], scale, seeds) for name in names}
+        opened = open_published(store)
+        grids = {}
+        for name in names:
+            n = studies.seeds_in(studies.STUDIES[name], scale, opened) if seeds is None else seeds
+            grids[name] = studies.study_points(studies.STUDIES[name], scale, n)
         asked = {point.config.id for points in grids.values() for point in points}
-        opened = snapshot_of(open_store(store), "effects", "verdicts", among=asked)
+        opened = snapshot_of(opened, "effects", "verdicts", among=asked)
         compared = [
             compare_study(studies.study_table(studies.STUDIES[name], points, opened), points, scale)
             for name, points in grids.items()
@@ -58,6 +63,8 @@ def compare(
         print_json([_data(one, scale, table) for one in compared])
     elif csv:
         write(_csv(compared, table))
+    elif markdown:
+        write(_markdown(compared))
     else:
         for one in compared:
             for part in comparison_parts(one, scale, table, console.width):
@@ -82,6 +89,16 @@ def _data(one: Compared, scale: str, table: str | None) -> dict[str, Any]:
     runs = {str(status): int(n) for status, n in one.table.frame["status"].value_counts().items()}
     tables = {name: records(frame) for name, frame in _tables(one).items() if table in (None, name)}
     return {"study": one.table.study.name, "scale": scale, "settings": settings, "runs": runs, **tables}
+
+
+def _markdown(compared: list[Compared]) -> str:
+    """The claims that were tested, one a row, then the number of those that were not."""
+    claims = [claim for one in compared for claim in one.claims]
+    rows = [("claim", "outcome", "seeds", "numbers"), ("---",) * 4]
+    rows += [(one.says, one.outcome, str(one.seeds), one.evidence) for one in claims if one.outcome != "not tested"]
+    untested = sum(one.outcome == "not tested" for one in claims)
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return f"{table}\n{untested} of {len(claims)} claims are not tested yet.\n"
 
 
 def _csv(compared: list[Compared], table: str | None) -> str:

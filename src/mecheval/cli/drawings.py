@@ -11,7 +11,7 @@ import typer
 from mecheval.cli.app import ANY_OPTION, Set, app, aside, given_options, line, loading
 from mecheval.cli.interventions import Document, Split, Top
 from mecheval.cli.runs import Run, State, StorePath
-from mecheval.cli.studies import Scale, Seeds, StoreAddress
+from mecheval.cli.studies import AllSeeds, Scale, Seeds, StoreAddress
 from mecheval.cli.tasks import DRAWING, Preset
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
@@ -120,7 +120,7 @@ def mechanisms(
 def draw_study(
     name: Annotated[str, typer.Argument(metavar="STUDY", help="A study of `mecheval list studies`.")],
     scale: Scale = "laptop",
-    seeds: Seeds = 1,
+    seeds: AllSeeds = None,
     curves: Annotated[bool, typer.Option("--curves", help="Draw the learning curves instead.")] = False,
     store: StoreAddress = DEFAULT_STORE,
     save: Annotated[Path | None, typer.Option(help="File to write; default: <study>-<scale>.svg.")] = None,
@@ -128,18 +128,19 @@ def draw_study(
     """Draw a study's figure from the runs in the store."""
     with loading():
         from mecheval import figures
-        from mecheval.store.location import open_store
+        from mecheval.store.location import open_published
         from mecheval.store.store import snapshot_of
-        from mecheval.studies import get_study, study_points, study_table
+        from mecheval.studies import get_study, seeds_in, study_points, study_table
 
     study = get_study(name)
     wanted = f"{name}-{scale}-curves" if curves else f"{name}-{scale}"
     path = save or Path(f"{wanted}.svg")
     figures.check_suffix(path)
     with aside.status("reading"):
-        points = study_points(study, scale, seeds)
+        found = open_published(store)
+        points = study_points(study, scale, seeds_in(study, scale, found) if seeds is None else seeds)
         asked = {point.config.id for point in points}
-        opened = snapshot_of(open_store(store), "history", "effects", "verdicts", among=asked)
+        opened = snapshot_of(found, "history", "effects", "verdicts", among=asked)
         drawn = figures.study_charts(study_table(study, points, opened), opened, scale)
     if wanted not in drawn:
         raise UserError(f"the store has no learning curves of {name}; `mecheval study {name}` makes them.")
@@ -150,20 +151,21 @@ def draw_study(
 def report(
     store: StoreAddress = DEFAULT_STORE,
     out: Annotated[Path, typer.Option(help="File to write, .html.")] = Path("report.html"),
-    scale: Scale = "laptop",
+    scale: Annotated[str | None, typer.Option(help="laptop or paper; default: laptop, with --results paper.")] = None,
+    results: Annotated[bool, typer.Option("--results", help="Report on the published results instead.")] = False,
     title: Annotated[str | None, typer.Option(help="Report title.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
 ) -> None:
     """Write an HTML report of every run: one file that opens by double click and needs no network."""
     with loading():
         from mecheval.report import check_page, write_report
+        from mecheval.store import RESULTS, Snapshot, Store
         from mecheval.store.location import open_store
-        from mecheval.store.store import Snapshot
 
     check_page(out)
     with aside.status("looking into runs and drawing"):
-        opened = Snapshot(open_store(store))
-        path = write_report(opened, out, scale, title)
+        opened = Snapshot(Store(RESULTS) if results else open_store(store))
+        path = write_report(opened, out, scale or ("paper" if results else "laptop"), title)
     runs = len(opened.rows())
     line(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {runs:,} run{'s' * (runs != 1)})")
     if show:

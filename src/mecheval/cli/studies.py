@@ -47,6 +47,7 @@ Only = Annotated[
     list[str] | None, typer.Option(metavar="AXIS=VALUES", help="Only runs with these values: mixer=mamba,attention.")
 ]
 Seeds = Annotated[int, typer.Option(max=MOST_SEEDS, help="Number of runs of every setting, with seeds 0, 1, ...")]
+AllSeeds = Annotated[int | None, typer.Option("--seeds", max=MOST_SEEDS, help="As many seeds; default: all there are.")]
 ALL = "all"
 """The name that stands for all studies of the paper."""
 
@@ -59,7 +60,7 @@ def list_studies(
     with loading():
         from mecheval.cli.show.studies import Listed, study_table
         from mecheval.machine import cores
-        from mecheval.store.location import open_store
+        from mecheval.store.location import open_published
         from mecheval.store.store import snapshot_of
         from mecheval.studies import STUDIES, study_points
         from mecheval.sweep import Estimate, Job, merged
@@ -70,7 +71,7 @@ def list_studies(
             for study in STUDIES.values()
         }
         asked = {job.run for jobs in grids.values() for job in jobs}
-        opened = snapshot_of(open_store(store), "verdicts", among=asked)
+        opened = snapshot_of(open_published(store), "verdicts", among=asked)
         is_done, estimate, listed = done_in(opened), Estimate(rows_of(opened)), []
         for study, jobs in grids.items():
             todo = [job for job in jobs if not is_done(job)]
@@ -113,7 +114,7 @@ def study(
     """Train, intervene, choose learning rates and draw a whole figure of the paper. Run it again to resume."""
     with loading():
         from mecheval.store.guard import refuse_links
-        from mecheval.store.location import check_writable, is_url, open_store
+        from mecheval.store.location import check_writable, is_url, open_published, open_store
         from mecheval.studies import PAPER, STUDIES, get_study, study_points
         from mecheval.sweep import Job, make_engine, sweep
         from mecheval.sweep.board import board
@@ -132,7 +133,7 @@ def study(
             raise UserError("a store behind a URL is for --engine ray; the local engine needs a folder.")
         opened = open_store(store)
     if status:
-        _print_status(plans, opened, workers, as_json)
+        _print_status(plans, open_published(store), workers, as_json)
         return
     with loading():
         pages = figures or opened.path / "figures"

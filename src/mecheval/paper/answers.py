@@ -1,216 +1,248 @@
-"""The interpreter of `mecheval.paper.questions`: it asks a study's table of chosen runs, one seed at a time."""
+"""The interpreter of `mecheval.paper.questions`: it makes each a list of parts (`mecheval.paper.estimates`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mecheval.paper import questions as asked
+from mecheval.paper.estimates import Count, Estimate, Part, Tally, estimate, estimate_share, from_paper
 from mecheval.studies.axes import named, say
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
-Outcome = Literal["reproduced", "contradicted", "not tested"]
-OUTCOMES: tuple[Outcome, ...] = ("reproduced", "contradicted", "not tested")
-AXES = ("mixer", "task", "n_layers", "positions", "d_conv", "kernel_size", "d_model", "lr")
-"""The axes in the order in which evidence names them."""
+Outcome = Literal["reproduced", "contradicted", "inconclusive", "not tested"]
+OUTCOMES: tuple[Outcome, ...] = ("reproduced", "contradicted", "inconclusive", "not tested")
+AXES = ("mixer", "task", "n_layers", "positions", "d_conv", "kernel_size", "d_model")
+"""The axes of a setting in the order in which evidence names them; learning rates are chosen, and seeds are drawn."""
 COLUMNS = {"test_accuracy": "test accuracy", "dev_accuracy": "dev accuracy", "original": "likelihood"}
 """What evidence calls a column."""
 FEW = 4
-"""Most runs that evidence names; of more it names the first ones and counts the rest."""
+"""Most settings that evidence names; of more it names the first ones and counts the rest."""
+WORDS = {"fails": "Fails", "unsure": "Undecided", "holds": "Holds", "open": "Not run"}
+"""What evidence calls the states of parts, in the order in which it tells them."""
 
 
-class Check(NamedTuple):
-    """An answer with its numbers; `open` is a question without an answer, `aside` a remark that does not count."""
+class Cell(NamedTuple):
+    """A setting of one side of a comparison, with its number."""
 
-    result: Literal["holds", "fails", "open", "aside"]
-    said: str
-
-
-def ask(questions: Sequence[asked.Question], frame: pd.DataFrame, floor: float) -> tuple[Outcome, str]:
-    """The outcome over all seeds, and the evidence in words; `floor` is the accuracy of guessing, NaN for trees."""
-    by_seed = {
-        seed: [check for question in questions for check in answer(question, rows, floor)]
-        for seed, rows in frame.groupby("seed")
-    }
-    if not by_seed:
-        return "not tested", "There are no runs."
-    outcome = _outcome([check for checks in by_seed.values() for check in checks])
-    if len(by_seed) == 1:
-        return outcome, _sentences(next(iter(by_seed.values())))
-    seeds: dict[Outcome, list[str]] = {name: [] for name in OUTCOMES}
-    for seed, checks in by_seed.items():
-        seeds[_outcome(checks)].append(str(seed))
-    verbs = dict(zip(OUTCOMES, ("holds", "fails", "open"), strict=True))
-    tally = ", ".join(
-        f"{verbs[name]} in {len(s)} of {len(by_seed)} seeds ({', '.join(s)})" for name, s in seeds.items() if s
-    )
-    said = " ".join(f"Seed {seed}: {_sentences(checks)}" for seed, checks in by_seed.items())
-    return outcome, f"{tally[0].upper()}{tally[1:]}. {said}"
+    name: str
+    number: Estimate
 
 
-def answer(question: asked.Question, rows: pd.DataFrame, floor: float) -> list[Check]:
-    """Ask the rows of one seed."""
+def ask(
+    questions: Sequence[asked.Question], frame: pd.DataFrame, floor: float, documents: int
+) -> tuple[Outcome, str, int]:
+    """The outcome, the evidence in words, and the most seeds of a setting.
+
+    `floor` is the accuracy of guessing, NaN for trees; `documents` is how many a number of ours is a mean of.
+    """
+    done = frame[frame["status"].isin(("done", "diverged"))]
+    if done.empty:
+        return "not tested", "There are no runs.", 0
+    answers = [answer(question, frame, floor, documents) for question in questions]
+    parts = [part for each in answers for part in each]
+    there = sum(part.quantity is not None for part in parts)
+    states = [[part.state(there) for part in each] for each in answers]
+    said = {
+        state: listed([p.words for each, s in zip(answers, states, strict=True)
+                       for p, found in zip(each, s, strict=True) if found == state])
+        for state in WORDS
+    }  # fmt: skip
+    evidence = " ".join(f"{WORDS[state]}: {text}." for state, text in said.items() if text)
+    seeds = done["seed"].nunique()
+    if said["fails"]:
+        return "contradicted", evidence, seeds
+    complete = [_complete(each, found) for each, found in zip(answers, states, strict=True) if each]
+    if not complete or not all(complete):
+        return "not tested", evidence or "No run learnt.", seeds
+    whole = all(state == "holds" for each in complete for state in each)
+    return "reproduced" if whole else "inconclusive", evidence, seeds
+
+
+def _complete(parts: Sequence[Part], states: Sequence[str]) -> list[str]:
+    """The states of a question's parts at widths where no run is missing."""
+    gaps = {part.group for part, state in zip(parts, states, strict=True) if state == "open"}
+    return [state for part, state in zip(parts, states, strict=True) if part.group not in gaps]
+
+
+def answer(question: asked.Question, rows: pd.DataFrame, floor: float, documents: int) -> list[Part]:
+    """The parts of a question; none if it is optional and its runs did not learn."""
     match question:
         case asked.Number():
-            return _number(question, rows)
+            return _number(question, rows, documents)
         case asked.Runs():
-            return _runs(question, rows)
+            return _runs(question, rows, documents)
         case asked.Sides():
-            return _sides(question, rows, floor)
+            return list(_sides(question, rows, floor, documents))
         case asked.Second():
-            return _second(question, rows)
+            return _second(question, rows, documents)
         case asked.Layer():
             return _layer(question, rows)
 
 
-def _outcome(checks: Sequence[Check]) -> Outcome:
-    """One failure contradicts; one open question, or none at all, leaves it untested."""
-    results = {check.result for check in checks}
-    if "fails" in results:
-        return "contradicted"
-    return "reproduced" if "holds" in results and "open" not in results else "not tested"
-
-
-def _sentences(checks: Sequence[Check]) -> str:
-    """What was found; where answers differ, by answer, what fails first."""
-    groups = {name: [one.said for one in checks if one.result == name] for name in ("fails", "holds", "open")}
-    found = {name: said for name, said in groups.items() if said}
-    parts = [(f"{name.capitalize()}: " if len(found) > 1 else "") + "; ".join(said) for name, said in found.items()]
-    asides = "; ".join(one.said for one in checks if one.result == "aside")
-    return f"{'. '.join(parts)}{f' ({asides})' if asides else ''}."
-
-
-def _number(q: asked.Number, rows: pd.DataFrame) -> list[Check]:
-    found = pick(rows, q.where)
-    done = found[(found["status"] == "done") & found[q.column].notna()]
-    missing = gaps(found, q.column) if len(found) > 1 else []  # a missing run might be the best one
-    if missing or done.empty:
-        return missing or [Check("open", f"{_words(q.where)}: {_status(found, q.column)}")]
-    top = done.loc[done[q.column].idxmax()]
-    near = abs(top[q.column] - q.paper) <= asked.TOLERANCE + 1e-9  # 0.95 is not quite 1 - 0.05 in binary
-    which = f"{'the best run is ' * (len(found) > 1)}{_words({**q.where, 'd_model': top['d_model']})}"
-    return [_check(near, f"{which}: {COLUMNS[q.column]} {percent(top[q.column])} (paper: {percent(q.paper)})")]
-
-
-def _runs(q: asked.Runs, rows: pd.DataFrame) -> list[Check]:
-    rows, needs = pick(rows, q.where), "original" if q.share else q.column
-    missing, ended = gaps(rows, needs), rows[(rows["status"] == "done") & rows[needs].notna()]
-    if q.among == "ended":
-        ended = rows[rows.index.isin(ended.index) | (rows["status"] == "diverged")]
-    counted = learnt(ended) if q.among == "learnt" else ended
-    if counted.empty:
-        return missing or [_none_learnt("run") if q.among == "learnt" else Check("open", "every run diverged")]
-    numbers = _shares(counted, q.column) if q.share else counted[q.column]
-    bound = q.below if q.least is None else q.least
-    assert bound is not None, f"{q.words} has no limit"
-    good = numbers < bound if q.least is None else numbers >= bound
-    text = "{:.2f}".format if q.share else percent
-    cells = [text(number) if number == number else "diverged" for number in numbers]
-    if q.instead is not None:
-        others = zip(cells, _shares(counted, q.instead[0]), strict=True)
-        cells = [f"{cell}, but {other:.2f} {q.instead[1]}" for cell, other in others]
-    told = [f"{name} ({cell})" for name, cell in zip(labels(counted, rows), cells, strict=True)]
-    bad = listed([name for name, fine in zip(told, good, strict=True) if not fine])
-    who = "runs that learnt" if q.among == "learnt" else "runs"
-    if q.enough is not None:
-        limit = f"below {text(bound)}" if q.least is None else f"at least {text(bound)}"
-        said = f"{q.words} is {limit} in {good.sum()} of {len(good)} {who}{f', but not in {bad}' if bad else ''}"
-        if missing:  # runs that are still to come may change a count
-            return [*missing, Check("aside", f"so far, {said}")]
-        return [_check(q.enough(good.sum(), len(good)), said)]
-    if bad:
-        limit = f"{text(bound)} or more" if q.least is None else f"below {text(bound)}"
-        return [Check("fails", f"{q.words} is {limit} in {(~good).sum()} of {len(good)} {who}: {bad}"), *missing]
-    extreme, at = ("highest", numbers.argmax()) if q.least is None else ("lowest", numbers.argmin())
-    return [Check("holds", f"{q.words}: the {extreme} of {len(good)} {who} is {told[at]}"), *missing]
-
-
-def _sides(q: asked.Sides, rows: pd.DataFrame, floor: float) -> list[Check]:
-    rows, needs, holds = pick(rows, q.where), q.sides[-1].column, asked.COMPARISONS[q.holds]
-    sides = [side for side in q.sides if not side.optional or len(pick(rows, side.where))]
-    found: list[tuple[str, list[float], str]] = []  # the width, the number of each side, and these in words
-    idle, opens, opens_of_idle = list[str](), list[Check](), list[Check]()
-    for place, group in rows.groupby(list(q.by)):
-        name = _words(dict(zip(q.by, place, strict=True)))
-        parts = [pick(group, side.where) for side in sides]
-        here = group[[any(index in part.index for part in parts) for index in group.index]]
-        basis = here if q.control is None else parts[q.control]
-        if q.counts.startswith("learnt") and learnt(basis, on_dev=q.counts == "learnt on dev").empty:
-            opens_of_idle += gaps(basis, needs)
-            idle += [] if gaps(basis, needs) else [name]
+def _number(q: asked.Number, rows: pd.DataFrame, documents: int) -> list[Part]:
+    found, gaps = dict[str, Part](), list[Part]()
+    best, top = "", -math.inf
+    for name, cell in cells(pick(rows, q.where), rows):
+        values, group = numbers(cell, q.column), str(cell["d_model"].iloc[0])
+        if not values:
+            gaps.append(Part(name, None, group=group))
             continue
-        missing = gaps(here, needs)
-        values, said = zip(*(_best(side, part, q.by) for side, part in zip(sides, parts, strict=True)), strict=True)
-        if any(map(math.isnan, values)) or (missing and q.waits):
-            opens += [] if q.skips and not missing else [Check("open", f"{name}: {', '.join(said)}")]
-        elif q.counts == "succeeds" and not asked.succeeds(values[-1], floor):
-            idle.append(f"{name} ({percent(values[-1])})")
+        ours, apart = estimate(values, documents), from_paper(values, documents, q.paper, asked.DOCUMENTS)
+        theirs, (low, high) = _shown(estimate([q.paper], asked.DOCUMENTS)), (100 * end for end in apart.interval())
+        beside = f"{_shown(ours)}, paper {theirs}, difference {low:+.1f} to {high:+.1f} points"
+        found[name] = Part(f"{name}: {COLUMNS[q.column]} {beside}", apart, -asked.TOLERANCE, asked.TOLERANCE, group)
+        best, top = (name, ours.value) if ours.value > top else (best, top)
+    if q.each or not found:
+        return [*found.values(), *gaps]
+    if gaps and found[best].state(1) != "holds":  # a missing setting might be the best one
+        return [*gaps, found[best]._replace(quantity=None)]
+    return [found[best]]
+
+
+def _runs(q: asked.Runs, rows: pd.DataFrame, documents: int) -> list[Part]:
+    low, high = -math.inf if q.least is None else q.least, math.inf if q.below is None else q.below
+    columns = (q.column,) if isinstance(q.column, str) else q.column
+    parts, hits, idle = list[Part](), list[bool](), False
+    for name, cell in cells(pick(rows, q.where), rows):
+        done = cell[cell["status"] == "done"].dropna(subset=[*columns, "original"] if q.share else [*columns])
+        ended = done if q.among != "ended" else cell[cell["status"].isin(("done", "diverged"))].fillna({columns[0]: 0})
+        counted = learnt(ended) if q.among == "learnt" else ended
+        group = f"{cell['d_model'].iloc[0]}"
+        if ended.empty:
+            parts += [Part(name, None, group=group)] if (cell["status"] != "diverged").any() else []
+            continue
+        best = counted[list(columns)].max(axis=1)
+        if q.share:
+            runs = list(zip(counted["original"], counted["corrupted"], best, strict=True))
+            hits += [low <= (r - c) / (o - c) < high for o, c, r in runs]
+            number = estimate_share(runs, documents) if runs else None
         else:
-            found.append((name, list(values), f"{name}: {', '.join(said)}"))
-            opens += missing
-    if q.enough is None:
-        checks = [_check(holds(values, floor), said) for _, values, said in found] + opens + opens_of_idle
+            number = estimate(best.tolist(), documents) if len(best) else None
+        idle |= number is None
+        if number is not None and not q.mostly:
+            words = f"{name}: {q.words} {_share(number) if q.share else _shown(number)}"
+            parts.append(Part(words, number, low, high, group))
+    if q.mostly and hits:
+        tally = Tally(sum(hits), len(hits))
+        return [Part(f"{q.words} is {_limit(q)} in {_tallied(tally)} runs that learnt", tally, asked.MOST)]
+    return parts or ([Part(f"{_words(q.where) or 'every setting'} did not learn", None)] if idle else [])
+
+
+def _sides(q: asked.Sides, rows: pd.DataFrame, floor: float, documents: int) -> Iterator[Part]:
+    rows, hits, missing = pick(rows, q.where), list[bool](), list[Part]()
+    sides = [side for side in q.sides if not side.optional or len(pick(rows, side.where))]
+    counted = False
+    for place, group in rows.groupby(list(q.by)):
+        where = _words(dict(zip(q.by, place, strict=True)))
+        parts = [pick(group, side.where) for side in sides]
+        if q.mostly:
+            hits += _pairs(sides, parts, q)
+            continue
+        found: list[list[Cell]] = []
+        for side, part in zip(sides, parts, strict=True):
+            found.append([])
+            for name, cell in cells(part, rows, without=q.by):
+                values = numbers(cell, side.column)
+                name = side.name or name or _words(side.where)
+                found[-1] += [Cell(name, estimate(values, documents))] if values else []
+                missing += [Part(f"{where}, {name}", None, group=where)] if _is_missing(cell, values) else []
+        basis = group if q.control is None else parts[q.control]
+        if q.counts.startswith("learnt") and learnt(basis, on_dev=q.counts == "learnt on dev").empty:
+            continue
+        if not all(found):
+            continue
+        if q.counts == "succeeds" and found[-1][0].number.value < asked.success(floor):
+            continue
+        counted = True
+        for chosen in product(*found):
+            for words, number, low, high in _compared(q.holds, chosen, floor):
+                yield Part(f"{where}: {words}", number, low, high, where)
+    if hits:
+        tally = Tally(sum(hits), len(hits))
+        yield Part(f"this holds in {_tallied(tally)} pairs of runs", tally, asked.MOST)
+    elif missing:
+        yield from missing
+    elif not counted:
+        yield Part("there is nothing to compare: no control that learnt", None)
+
+
+def _compared(holds: str, cell: Sequence[Cell], floor: float) -> Iterator[tuple[str, Estimate, float, float]]:
+    """What a comparison says of the numbers of the sides: words, a number, and its range."""
+    each = [f"{name} {_shown(number)}" for name, number in cell]
+    number = [number for _, number in cell]
+    if holds in ("above", "level or above"):
+        apart = number[0] - number[1]
+        low, high = (100 * end for end in apart.interval())
+        words = f"{each[0]}, {each[1]}, difference {low:+.1f} to {high:+.1f} points"
+        yield words, apart, 0.0 if holds == "above" else -asked.TIE, math.inf
+    elif holds == "succeeds":
+        yield each[0], number[0], asked.success(floor), math.inf
     else:
-        worse = sum(holds(values[::-1], floor) for _, values, _ in found)
-        counted = _counted([(holds(values, floor), said) for _, values, said in found], worse, q.enough)
-        checks = opens or ([counted] if found else opens_of_idle)
-    if idle:
-        who = "no run" if q.control is None else _words(q.sides[q.control].where) or _words(q.where)
-        did = "learnt" if q.control is None else "does not succeed" if q.counts == "succeeds" else "did not learn"
-        checks.append(Check("aside" if checks else "open", f"{who} {did} at {listed(idle)}"))
-    if q.counts == "succeeds" and checks:
-        checks.append(Check("aside", f"guessing gives {percent(floor)}"))
-    return checks or gaps(rows, needs) or [Check("open", "there are no runs to compare")]
+        for i in range(2 if holds == "step" else len(cell) - 1):
+            yield each[i], number[i], -math.inf, floor + asked.NEAR_FLOOR
+        if holds == "step":
+            gain = number[2] - number[1] - number[3].shifted(-floor).scaled(asked.STEP)
+            yield f"{each[2]} after {each[1]}, {each[3]}", gain, 0.0, math.inf
 
 
-def _counted(found: Sequence[tuple[bool, str]], worse: int, enough: asked.Enough) -> Check:
-    """One answer from how many comparisons hold."""
-    good, bad = [said for holds, said in found if holds], [said for holds, said in found if not holds]
-    said = f"in {len(good)} of {len(found)} comparisons, and the other way round in {worse}"
-    return _check(enough(len(good), len(found)), f"{said}; not for {listed(bad)}" if bad else f"{said}: {listed(good)}")
+def _pairs(sides: Sequence[asked.Side], parts: Sequence[pd.DataFrame], q: asked.Sides) -> list[bool]:
+    """For each seed that both sides have, whether the first is above the second."""
+    if q.counts == "learnt on dev" and learnt(parts[-1], on_dev=True).empty:
+        return []
+    first, second = (
+        part[part["status"] == "done"].set_index("seed")[side.column].dropna()
+        for side, part in zip(sides, parts, strict=True)
+    )
+    both = first.index.intersection(second.index)
+    return [bool(first[seed] > second[seed]) for seed in both]
 
 
-def _best(side: asked.Side, part: pd.DataFrame, by: Sequence[str]) -> tuple[float, str]:
-    """The best (or worst) number of a side, NaN if it has none, and the side with its number in words."""
-    name = side.name or _words(side.where)
-    done = part[(part["status"] == "done") & part[side.column].notna()]
-    if done.empty:
-        return math.nan, f"{name} {_status(part, side.column)}"
-    top = done.loc[[done[side.column].idxmin() if side.worst else done[side.column].idxmax()]]
-    which = f" ({labels(top, part, without=by)[0]})" if len(part) > 1 else ""
-    return float(top[side.column].iloc[0]), f"{name}{which} {percent(top[side.column].iloc[0])}"
+def _second(q: asked.Second, rows: pd.DataFrame, documents: int) -> list[Part]:
+    best: dict[str, Cell] = {}
+    for name, cell in cells(rows, rows):
+        mixer, values = str(cell["mixer"].iloc[0]), numbers(cell, q.column)
+        if _is_missing(cell, values):  # a missing run might be above
+            return [Part(name, None)]
+        here = Cell(name, estimate(values, documents)) if values else None
+        if here and (mixer not in best or here.number.value > best[mixer].number.value):
+            best[mixer] = here
+    if q.mixer not in best or len(best) < 2 or learnt(pick(rows, {"mixer": q.mixer}), on_dev=True).empty:
+        return [Part(f"{q.mixer} did not learn, or nothing else is there", None)]
+    own = best.pop(q.mixer)
+    count = Count(tuple(other.number - own.number for other in best.values()))
+    low, high = count.interval()
+    said = listed([f"{name} {_shown(number)}" for name, number in (own, *best.values())])
+    return [Part(f"{low:.0f} to {high:.0f} mixers are above {q.mixer}: {said}", count, 1, 1)]
 
 
-def _second(q: asked.Second, rows: pd.DataFrame) -> list[Check]:
-    missing, done = gaps(rows, q.column), rows[rows["status"] == "done"]
-    best = done.groupby("mixer")[q.column].max().dropna().sort_values(ascending=False)
-    if missing or q.mixer not in best or len(best) < 2:  # a missing mixer might be above
-        return missing or [Check("open", "there is no other mixer" if q.mixer in best else f"{q.mixer} diverged")]
-    if learnt(pick(rows, {"mixer": q.mixer}), on_dev=True).empty:
-        return [Check("open", f"{q.mixer} did not learn")]
-    above = [f"{mixer} {percent(value)}" for mixer, value in best.items() if value > best[q.mixer]]
-    said = f"best {COLUMNS[q.column]}: {q.mixer} {percent(best[q.mixer])}; above it: {listed(above) or 'none'}"
-    return [_check(len(above) == 1, said)]
-
-
-def _layer(q: asked.Layer, rows: pd.DataFrame) -> list[Check]:
-    of = rows[(rows["mixer"] == q.mixer) & (rows["n_layers"] > 1)]
-    missing, able = gaps(of, "original"), learnt(of)
-    if missing or able.empty:
-        opens = missing or [_none_learnt(f"{q.mixer} of 2 or 3 layers")]
-        return [Check("aside", one.said) for one in opens] if q.optional else opens
+def _layer(q: asked.Layer, rows: pd.DataFrame) -> list[Part]:
+    able = learnt(rows[(rows["mixer"] == q.mixer) & (rows["n_layers"] > 1)])
+    if able.empty:
+        return [] if q.optional else [Part(f"{q.mixer} of 2 or 3 layers", None)]
     found = able[[f"mixer{layer}_at_query" for layer in range(3)]].fillna(-1.0).to_numpy(dtype=float)
-    tops = found.argmax(axis=1).tolist()
-    fine = all(top in q.allowed or (top == n - 1 and -1 in q.allowed)
-               for top, n in zip(tops, able["n_layers"], strict=True))  # fmt: skip
-    others = [f"{name}: layer {top}" for name, top in zip(labels(able, of), tops, strict=True) if top != q.main]
-    said = f"{q.mixer}: layer {q.main} in {tops.count(q.main)} of {len(tops)} runs"
-    return [
-        _check(fine and asked.most(tops.count(q.main), len(tops)), f"{said} ({listed(others)})" if others else said)
-    ]
+    tops = zip(found.argmax(axis=1).tolist(), able["n_layers"], strict=True)
+    tally = Tally(sum(top in q.allowed or (top == n - 1 and -1 in q.allowed) for top, n in tops), len(able))
+    layers = " or ".join("the last layer" if layer < 0 else f"layer {layer}" for layer in q.allowed)
+    return [Part(f"{q.mixer}: {layers} in {_tallied(tally)} runs", tally, asked.MOST)]
+
+
+def cells(rows: pd.DataFrame, among: pd.DataFrame, without: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The runs of each setting, which differ in their seeds (or learning rates) alone, and what sets it apart."""
+    axes = [axis for axis in AXES if axis in rows]
+    apart = [axis for axis in axes if axis not in without and (axis == "d_model" or among[axis].nunique() > 1)]
+    for place, cell in rows.groupby(axes, sort=False, dropna=False):
+        yield _words({axis: value for axis, value in zip(axes, place, strict=True) if axis in apart}), cell
+
+
+def numbers(cell: pd.DataFrame, column: str) -> list[float]:
+    """The numbers of the runs of a setting that are done."""
+    found: list[float] = cell.loc[cell["status"] == "done", column].dropna().tolist()
+    return found
 
 
 def pick(rows: pd.DataFrame, where: asked.Where) -> pd.DataFrame:
@@ -221,32 +253,11 @@ def pick(rows: pd.DataFrame, where: asked.Where) -> pd.DataFrame:
     return rows[~here if isinstance(where, asked.Not) else here]
 
 
-def gaps(rows: pd.DataFrame, needs: str) -> list[Check]:
-    """An open question if runs are missing; one that diverged is no gap, for that is how it ended."""
-    lacking = rows[(rows["status"] != "diverged") & ((rows["status"] != "done") | rows[needs].isna())]
-    if rows.empty:
-        return [Check("open", "there are no such runs")]
-    if lacking.empty:
-        return []
-    return [
-        Check("open", f"{len(lacking)} of {len(rows)} settings are not trained yet: {listed(labels(lacking, rows))}")
-    ]
-
-
 def learnt(rows: pd.DataFrame, *, on_dev: bool = False) -> pd.DataFrame:
     """The runs that learnt to recall, so that there is something to restore; on dev, if test asks for other pairs."""
     roles = [f"dev_attribution_{role}" for role in ("key", "value", "query")]
     lost = rows[roles].max(axis=1) if on_dev else rows["original"] - rows["corrupted"]
     return rows[(rows["status"] == "done") & (lost > asked.LEARNT)]
-
-
-def labels(rows: pd.DataFrame, among: pd.DataFrame, without: Sequence[str] = ()) -> list[str]:
-    """The runs in words: the width, and whatever else distinguishes runs of `among`."""
-    axes = [axis for axis in AXES if axis in among and axis not in (*without, "lr")]
-    axes = [axis for axis in axes if axis == "d_model" or among[axis].nunique() > 1]
-    if not axes or among.duplicated(axes).any():
-        axes.append("lr")
-    return [_words({axis: row[axis] for axis in axes}) for row in rows.to_dict("records")]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -260,25 +271,35 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def _shares(rows: pd.DataFrame, column: str) -> pd.Series:
-    return (rows[column] - rows["corrupted"]) / (rows["original"] - rows["corrupted"])
+def _is_missing(cell: pd.DataFrame, values: Sequence[float]) -> bool:
+    """Whether a setting has no number yet; one that diverged has none, for that is how it ended."""
+    return not values and bool((cell["status"] != "diverged").any())
+
+
+def _shown(number: Estimate) -> str:
+    """97.5 % [95.1, 99.9]"""
+    low, high = (100 * min(1.0, max(0.0, end)) for end in number.interval())
+    return f"{percent(number.value)} [{low:.1f}, {high:.1f}]"
+
+
+def _share(number: Estimate) -> str:
+    low, high = number.interval()
+    return f"{number.value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _tallied(tally: Tally) -> str:
+    low, high = tally.interval()
+    return f"{tally.hits} of {tally.of} [{100 * low:.0f} %, {100 * high:.0f} %]"
+
+
+def _limit(q: asked.Runs) -> str:
+    return f"below {q.below:g}" if q.least is None else f"{q.least:g} or more"
 
 
 def _words(where: asked.Where) -> str:
     """A setting in words: mamba, d_conv 2, d_model 64."""
     axes: Mapping[str, Any] = {} if isinstance(where, asked.Not) else where
-    return ", ".join(named(axis, say(axis, axes[axis])) for axis in AXES if axis in axes)
-
-
-def _status(rows: pd.DataFrame, column: str) -> str:
-    """Why these runs have no number."""
-    status = "not in the grid" if rows.empty else str(rows["status"].iloc[0])
-    return f"has no {COLUMNS.get(column, column)}" if status == "done" else status
-
-
-def _check(holds: bool, said: str) -> Check:
-    return Check("holds" if holds else "fails", said)
-
-
-def _none_learnt(what: str) -> Check:
-    return Check("open", f"no {what} learnt (original - corrupted above {100 * asked.LEARNT:g} points)")
+    return ", ".join(
+        named(axis, " or ".join(say(axis, one) for one in value) if isinstance(value, tuple) else say(axis, value))
+        for axis in AXES if axis in axes for value in [axes[axis]]
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mecheval.paper import questions as limits
 from mecheval.paper.answers import Outcome, ask
 from mecheval.paper.numbers import Setting, claims
-from mecheval.paper.questions import Enough, Layer, Not, Number, Question, Runs, Second, Side, Sides, Where, most
+from mecheval.paper.questions import Layer, Not, Number, Question, Runs, Second, Side, Sides, Where
 from mecheval.plain import parse_yaml
 
 if TYPE_CHECKING:  # slow to import
@@ -21,15 +21,9 @@ if TYPE_CHECKING:  # slow to import
 LEVEL = "A level at one width, which depends on the size of the task and the length of training."
 """Why some claims have no form at a smaller scale, where runs of ours are only compared with each other."""
 KINDS = {kind.__name__.lower(): kind for kind in (Number, Runs, Sides, Second, Layer)}
-ENOUGH: dict[str, Enough] = {
-    "most": most,
-    "9 of 10": lambda holding, of: holding >= limits.MOST * of,
-    "at least 3": lambda holding, of: holding >= 3,
-}
 WORDS = vars(limits) | {
     "number": f"within {100 * limits.TOLERANCE:g} points",
     "guessing": f"at most {100 * limits.NEAR_FLOOR:g} points above guessing among the document's values",
-    "clearly": f"by {100 * limits.TIE:g} points",
     "learnt": f"{100 * limits.LEARNT:g} points",
 }  # fmt: skip
 """What stands in braces in the words of a test."""
@@ -43,9 +37,10 @@ class Form(NamedTuple):
 
 
 class ClaimTest(NamedTuple):
-    """How a claim about a study is tested at the paper's scale and at any smaller one, if that is possible."""
+    """What a claim about a study says, and how it is tested at the paper's scale and, if possible, at a smaller one."""
 
     study: str
+    says: str
     paper: Form
     smaller: Form | None
 
@@ -58,7 +53,7 @@ def claim_tests() -> dict[str, ClaimTest]:
     for claim, data in found.items():
         paper, smaller = (_form(data.get("any") or data.get(scale)) for scale in ("paper", "smaller"))
         assert paper is not None, f"{claim} has no test at the paper's scale"
-        tests[claim] = ClaimTest(data["study"], paper, smaller)
+        tests[claim] = ClaimTest(data["study"], data["says"], paper, smaller)
     return tests
 
 
@@ -72,7 +67,7 @@ def _form(data: Mapping[str, Any] | None) -> Form | None:
 
 def _question(ask: str, **data: Any) -> Question:
     read: dict[str, Callable[[Any], Any]] = {
-        "where": _where, "enough": ENOUGH.__getitem__, "least": WORDS.__getitem__, "below": WORDS.__getitem__,
+        "where": _where, "least": WORDS.__getitem__, "below": WORDS.__getitem__,
         "sides": lambda sides: tuple(Side(**{**side, "where": _where(side["where"])}) for side in sides),
     }  # fmt: skip
     question: Question = KINDS[ask](**{name: read.get(name, _plain)(value) for name, value in data.items()})
@@ -91,9 +86,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, how it was tested, and the outcome with its evidence."""
+    """A claim in a sentence, how it was tested, and the outcome with its evidence and the seeds that it rests on."""
 
     claim: str
+    says: str
     study: str
     where: str
     setting: str
@@ -101,26 +97,27 @@ class Judged:
     tested: str
     outcome: Outcome
     evidence: str
+    seeds: int
 
 
 def judge_claims(
     frames: Mapping[str, pd.DataFrame], scale: str, settings: Mapping[str, Mapping[str, Setting]]
 ) -> list[Judged]:
-    """What became of the claims about these studies.
+    """What became of the claims about these studies; `mecheval.paper.estimates` has the rule.
 
     `frames` holds each study's table of chosen runs, `settings` each study's settings by task (`settings_of`).
-    A claim is reproduced if it holds in every seed, contradicted if it fails in any, and otherwise not tested.
     """
     judged = []
     for claim in claims():
-        study, paper, smaller = claim_tests()[claim.id]
+        study, says, paper, smaller = claim_tests()[claim.id]
         if study not in frames:
             continue
-        about = (claim.id, study, claim.where, claim.setting, claim.said)
+        about = (claim.id, says, study, claim.where, claim.setting, claim.said)
         form = paper if scale == "paper" else smaller
         if form is None:
-            judged.append(Judged(*about, f"at the paper's scale only: {paper.words}", "not tested", LEVEL))
+            judged.append(Judged(*about, f"at the paper's scale only: {paper.words}", "not tested", LEVEL, 0))
             continue
         floor = settings[study]["ar"].guessing if "ar" in settings[study] else math.nan
-        judged.append(Judged(*about, form.words, *ask(form.questions, frames[study], floor)))
+        documents = min(setting.documents for setting in settings[study].values())
+        judged.append(Judged(*about, form.words, *ask(form.questions, frames[study], floor, documents)))
     return judged

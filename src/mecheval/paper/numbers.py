@@ -86,12 +86,13 @@ class Setting:
     steps: int
     batch_size: int
     early: bool = False  # training may stop sooner
+    documents: int = 320  # of test
 
     @classmethod
     def of(cls, config: RunConfig) -> Setting:
         """The setting of one run."""
         data, early = config.data, config.evaluate.stop_at is not None or config.evaluate.patience is not None
-        return cls(config.task.name, config.task.options, data.steps, data.batch_size, early)
+        return cls(config.task.name, config.task.options, data.steps, data.batch_size, early, config.evaluate.documents)
 
     @classmethod
     def paper(cls, task: str) -> Setting:

@@ -2,10 +2,11 @@
 
 from mecheval.store.folder import RunFolder, RunHeld
 from mecheval.store.guard import StoreError, writing
+from mecheval.store.published import RESULTS, Published
 from mecheval.store.schema import TABLES, Column, Table
 from mecheval.store.store import DEFAULT_STORE, Snapshot, Store, StoreWarning, snapshot_of
 
 __all__ = [
-    "DEFAULT_STORE", "TABLES", "Column", "RunFolder", "RunHeld", "Snapshot", "Store", "StoreError", "StoreWarning",
-    "Table", "snapshot_of", "writing",
+    "DEFAULT_STORE", "RESULTS", "TABLES", "Column", "Published", "RunFolder", "RunHeld", "Snapshot", "Store",
+    "StoreError", "StoreWarning", "Table", "snapshot_of", "writing",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ from mecheval.digests import sha256
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
 from mecheval.store.guard import StoreError, check_tree, read_file, read_record, write_record, writing
+from mecheval.store.published import Published
 from mecheval.store.schema import WHOLE
 from mecheval.store.store import ID, Store
 
@@ -205,6 +206,11 @@ def open_store(path_or_url: str) -> Store:
     copy = local_copy(path_or_url)
     Mirror(path_or_url).pull_results(copy)
     return Store(copy)
+
+
+def open_published(path_or_url: str) -> Store:
+    """The same, with the published results behind it, for those that only read."""
+    return Published(open_store(path_or_url).path)
 
 
 def check_writable(folder: Path, what: str) -> None:

@@ -46,6 +46,10 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
+    def exists(self) -> bool:
+        """Whether there is a store, if only an empty one."""
+        return (self.path / "runs").is_dir()
+
     def ids(self) -> list[str]:
         """Ids of all runs, sorted."""
         try:
@@ -194,6 +198,7 @@ class Snapshot(Store):
         import duckdb
 
         super().__init__(store.path)
+        self._source = store
         self._kept = {run: self._bounded(record) for run, record in store.records().items()}
         read = {run: record for run, record in self._kept.items() if among is None or run in among}
         self._effects: dict[str, Path] = {}
@@ -214,6 +219,14 @@ class Snapshot(Store):
     def probed(self) -> set[str]:
         """The runs that were intervened on while they were trained."""
         return runs_with(ALONG, self._effects)
+
+    def exists(self) -> bool:
+        """Whether there was a store."""
+        return self._source.exists()
+
+    def folder(self, run: str) -> RunFolder:
+        """The folder of a run, where the store has it."""
+        return self._source.folder(run)
 
     def on_the_way(self, runs: Sequence[str]) -> pd.DataFrame:
         """Effects of these runs along training."""
@@ -248,7 +261,7 @@ class Snapshot(Store):
 
 def snapshot_of(store: Store, *tables: str, among: Container[str] | None = None) -> Store:
     """The store itself if it is a snapshot already or does not exist yet; else these tables of it, or of some runs."""
-    if isinstance(store, Snapshot) or not (store.path / "runs").is_dir():
+    if isinstance(store, Snapshot) or not store.exists():
         return store
     return Snapshot(store, tables, among)
 

@@ -4,11 +4,11 @@ from importlib import import_module
 
 from mecheval.errors import UnknownName
 from mecheval.studies.study import SCALES, Reading, Study
-from mecheval.studies.table import StudyTable, best_rows, restoring, study_points, study_table, with_seed
+from mecheval.studies.table import StudyTable, best_rows, restoring, seeds_in, study_points, study_table, with_seed
 
 __all__ = [
     "PAPER", "SCALES", "STUDIES", "Reading", "Study", "StudyTable", "best_rows", "get_study", "restoring",
-    "study_points", "study_table", "with_seed",
+    "seeds_in", "study_points", "study_table", "with_seed",
 ]  # fmt: skip
 
 _FILES = (

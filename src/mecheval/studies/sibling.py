@@ -7,6 +7,8 @@ STUDY = Study(
     name="sibling",
     figure="13",
     question="Which mixers find the query's rightmost sibling, and with how many layers?",
-    points=lambda scale: preferred("atr", scale, {"query": "sibling"}, n_layers=(1, 2, 3)),
+    points=lambda scale: preferred(
+        "atr", scale, {"query": "sibling"} | ({"root_sibling": True} if scale == "paper" else {}), n_layers=(1, 2, 3)
+    ),
     draw="accuracy",
 )

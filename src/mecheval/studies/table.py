@@ -107,6 +107,14 @@ def study_points(
     return only(points, wanted)
 
 
+def seeds_in(study: Study, scale: str, store: Store) -> int:
+    """How many seeds, from 0 on, the store has of any run of a study; at least one."""
+    there, grid, seeds = {row["run"] for row in rows_of(store)}, study_points(study, scale), 1
+    while any(with_seed(point, seeds).config.id in there for point in grid):
+        seeds += 1
+    return seeds
+
+
 def study_table(study: Study, points: Sequence[Point], store: Store) -> StudyTable:
     """What the store has of these runs."""
     import pandas as pd

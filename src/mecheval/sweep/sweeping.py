@@ -130,7 +130,7 @@ def done_in(store: Store) -> Callable[[Job], bool]:
 def rows_of(store: Store) -> list[dict[str, Any]]:
     """Rows of table runs; none where there is no store yet."""
     try:
-        return store.rows() if (store.path / "runs").is_dir() else []
+        return store.rows() if store.exists() else []
     except OSError as error:  # such as a folder above it that one may not look into
         raise StoreError(f"cannot read {store.path}: {error.strerror or error}.") from error
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from mecheval import rng
 from mecheval.errors import UnknownName, UserError
@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # slow to import
 
 CHUNK_TOKENS = 1 << 20
 """Tokens of the buffer into which documents are drawn before they are packed; it bounds the extra memory."""
+LATER = ("root_sibling", "any_child")
+"""Options that came after runs were stored."""
 GUESSED = 2048
 """Documents from which the chance level is estimated."""
 
@@ -62,6 +64,13 @@ class ATROptions(TaskOptions):
     max_length: int = Field(1024, ge=2, le=1 << 20, description="terminals of the longest document")
     holdout: float = Field(0.0, ge=0, lt=1, description="share of (query, answer) symbols that only test asks about")
     holdout_seed: int = Field(0, ge=0, le=MOST_SEED, description="which combinations those are")
+    root_sibling: bool = Field(False, description="sibling: the root may ask about itself, as in the published program")
+    any_child: bool = Field(False, description="child: the answer is any child, as there; else the rightmost")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """All options but those of LATER that are off, so that ids of runs are as they were before there were these."""
+        return {name: value for name, value in dump(self).items() if value or name not in LATER}
 
     @field_validator("grammar", mode="before")
     @classmethod
@@ -115,7 +124,7 @@ class ATR(Task):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "paper_long": {"max_rhs": 10},
-        "paper_vocab": {"terminals": 8192},
+        "paper_vocab": {"terminals": 8192, "terminal_weight": 8192.0},  # published without the factor r_Σ
         "laptop": {"max_length": 64},
     }
     options: ATROptions
@@ -210,7 +219,9 @@ class ATR(Task):
         if kind in ("parent", "grandparent"):
             return above if kind == "parent" else int(parents[above])
         family = key if kind == "child" else above
-        return max(place for place in range(1, len(body)) if parents[place] == family)
+        places = [place for place in range(1, len(body)) if parents[place] == family]
+        asked = [place for place in places if body[place] == answer] if self.options.any_child else places
+        return max(asked)
 
     def document(self, random: random.Random, split: Split) -> Document:
         """One document: derive sentences until one has an admissible length and can be asked about."""
@@ -228,7 +239,7 @@ class ATR(Task):
             asked: list[tuple[str, int]] = []
             queries: list[Query] = []
             for kind in asked_kinds:
-                possible = eligible_queries(kind, symbols, parents, self._side(split))
+                possible = eligible_queries(kind, symbols, parents, self._side(split), o.root_sibling, o.any_child)
                 fresh = [(g, i, a) for g, i, a in possible if (kind, i) not in asked]
                 if not fresh:
                     break
@@ -237,7 +248,7 @@ class ATR(Task):
                 asked.append((kind, i))
                 token = self._kind_token(kind) if len(o.query) > 1 else None
                 word, answer = FIRST_SYMBOL + symbols[i], FIRST_SYMBOL + symbols[a]
-                queries.append(Query(word, answer, i, a, a + 1, token, len(possible)))
+                queries.append(Query(word, answer, i, a, a + 1, token, len({i for _, i, _ in possible})))
             if len(queries) < o.queries:
                 rejected["mute"] += 1
                 continue
@@ -280,7 +291,8 @@ class ATR(Task):
         while done < n:
             wrote = atr_kernel.fill(
                 stream, start + done, *self._tables, *self._side(split),
-                o.min_length, self._limit, kinds, FIRST_SYMBOL + len(self.grammar.terminals), MAX_ATTEMPTS, work,
+                o.min_length, self._limit, kinds, FIRST_SYMBOL + len(self.grammar.terminals), o.root_sibling,
+                o.any_child, MAX_ATTEMPTS, work,
                 tokens, tree, heads, starts[done:],
                 roles[done:], predict_at[done:], targets[done:], facts[done:], rejected,
             )  # fmt: skip
@@ -327,11 +339,18 @@ class ATR(Task):
         )
 
 
-def eligible_queries(kind: str, symbols: list[int], parents: list[int], side: Holdout) -> list[tuple[int, int, int]]:
+def eligible_queries(
+    kind: str,
+    symbols: list[int],
+    parents: list[int],
+    side: Holdout,
+    root_sibling: bool = False,
+    any_child: bool = False,
+) -> list[tuple[int, int, int]]:
     """All (group, query position, answer position) that may be asked about a tree.
 
     A query means the rightmost occurrence of its symbol. One group is drawn first, then a query in it; the group
-    is the answering parent (parent, grandparent), the common parent (sibling) or the query itself (child).
+    is the answering parent (parent, grandparent), the common parent (sibling; the root has none) or the query (child).
     """
     n = len(symbols)
     rightmost = [i for i in range(n) if symbols[i] not in symbols[i + 1 :]]
@@ -345,6 +364,8 @@ def eligible_queries(kind: str, symbols: list[int], parents: list[int], side: Ho
             found.append((parents[above], i, parents[above]))
         elif kind == "sibling" and above >= 0 and children[above][-1] in rightmost:
             found.append((above, i, children[above][-1]))
+        elif kind == "sibling" and above < 0 and root_sibling:
+            found.append((n, i, i))
         elif kind == "child" and children[i]:
-            found.append((i, i, children[i][-1]))
+            found += [(i, i, child) for child in (children[i] if any_child else children[i][-1:])]
     return [(group, i, a) for group, i, a in found if side.allows(symbols[i], symbols[a])]

@@ -101,17 +101,22 @@ def grow(
 @kernel
 def find_queries(
     kind: int, n: int, symbols: I64, parents: I64, hash_key: np.uint64, cut: np.uint64, held_out: bool,
+    root_sibling: bool, any_child: bool,
     seen: I64, stamp: int, rightmost: I64, last_child: I64, answer: I64, group: I64,
 ) -> int:  # fmt: skip
     """Find what can be asked about a tree: answer[i] = position of the answer if terminal i is the query, or -1.
 
-    group[i] is the node that the draw balances by. `seen` is scratch by symbol, marked with a fresh `stamp`.
+    group[i] is the node that the draw balances by, n for the root that asks about itself. `seen` is scratch by symbol,
+    marked with a fresh `stamp`. If any child is an answer, the last one that may be asked for stands for all of them.
     Returns the number of queries.
     """
     last_child[:n] = -1
     for i in range(n):
-        if parents[i] >= 0:
-            last_child[parents[i]] = i
+        above = parents[i]
+        if above >= 0 and (
+            kind != CHILD or not any_child or allowed(hash_key, cut, held_out, symbols[above], symbols[i])
+        ):
+            last_child[above] = i
     for i in range(n - 1, -1, -1):
         rightmost[i] = seen[symbols[i]] != stamp
         seen[symbols[i]] = stamp
@@ -127,6 +132,8 @@ def find_queries(
                 found, group[i] = parents[parent], parents[parent]
             elif rightmost[last_child[parent]]:
                 found, group[i] = last_child[parent], parent
+        elif kind == SIBLING and root_sibling:
+            found, group[i] = i, n
         if found >= 0 and not (rightmost[i] and allowed(hash_key, cut, held_out, symbols[i], symbols[found])):
             found = -1
         answer[i] = found
@@ -137,7 +144,7 @@ def find_queries(
 @kernel
 def draw_query(state: rng.U64, n: int, answer: I64, group: I64, members: I64) -> int:
     """Draw a group uniformly among those with a query, then one of its queries uniformly."""
-    members[:n] = 0
+    members[: n + 1] = 0
     groups = 0
     for i in range(n):
         if answer[i] >= 0:
@@ -157,11 +164,27 @@ def draw_query(state: rng.U64, n: int, answer: I64, group: I64, members: I64) ->
 
 
 @kernel
+def draw_child(
+    state: rng.U64, n: int, query: int, symbols: I64, parents: I64, hash_key: np.uint64, cut: np.uint64, held_out: bool
+) -> int:
+    """Draw a child of the query uniformly among those that may be asked for."""
+    children = 0
+    for i in range(n):
+        children += parents[i] == query and allowed(hash_key, cut, held_out, symbols[query], symbols[i])
+    skip, i = rng.below(state, children), 0
+    while parents[i] != query or not allowed(hash_key, cut, held_out, symbols[query], symbols[i]) or skip > 0:
+        skip -= parents[i] == query and allowed(hash_key, cut, held_out, symbols[query], symbols[i])
+        i += 1
+    return i
+
+
+@kernel
 def fill(
     stream: np.uint64, number: int,
     start: I64, first_rule: I64, rule_cuts: rng.U64, first_child: I64, children: I64, head_cuts: rng.U64, right: bool,
     hash_key: np.uint64, cut: np.uint64, held_out: bool,
-    min_length: int, max_length: int, kinds: I64, first_kind_token: int, max_attempts: int, work: I64,
+    min_length: int, max_length: int, kinds: I64, first_kind_token: int, root_sibling: bool, any_child: bool,
+    max_attempts: int, work: I64,
     tokens: I32, tree: I32, heads: I32, starts: I64,
     roles: I32, predict_at: I32, targets: I32, facts: I32, rejected: I64,
 ) -> int:  # fmt: skip
@@ -174,7 +197,7 @@ def fill(
     n_terminals = len(head_cuts) // (len(first_rule) - 1)
     queries, several = predict_at.shape[1], len(kinds) > 1
     symbols, parents, rules, waiting, waiting_parent = np.empty((5, max_length), np.int64)
-    rightmost, last_child, answer, group, members = np.empty((5, max_length), np.int64)
+    rightmost, last_child, answer, group, members = np.empty((5, max_length + 1), np.int64)
     asked, asked_kind, asked_value = np.empty((3, queries), np.int64)
     seen, stamp = np.zeros(n_terminals, np.int64), 0
     state = np.empty(1, np.uint64)
@@ -200,7 +223,7 @@ def fill(
             for j in range(queries):
                 stamp += 1
                 count = find_queries(
-                    asked_kind[j], n, symbols, parents, hash_key, cut, held_out,
+                    asked_kind[j], n, symbols, parents, hash_key, cut, held_out, root_sibling, any_child,
                     seen, stamp, rightmost, last_child, answer, group,
                 )  # fmt: skip
                 if j == 0:
@@ -216,6 +239,8 @@ def fill(
                     break
                 asked[j] = draw_query(state, n, answer, group, members)
                 asked_value[j] = answer[asked[j]]
+                if any_child and asked_kind[j] == CHILD:
+                    asked_value[j] = draw_child(state, n, asked[j], symbols, parents, hash_key, cut, held_out)
         if not done:
             return row
 

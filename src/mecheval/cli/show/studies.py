@@ -29,7 +29,7 @@ SHORT = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel", "short_c
 WORDS = ("mixer", "task", "positions", "convolution")
 """Axes with values in words, which are aligned left."""
 ACCURACY, LIKELIHOOD = "test\nacc", "test\nlik"
-STYLES = {"reproduced": "green", "contradicted": "bold red", "not tested": "yellow"}
+STYLES = {"reproduced": "green", "contradicted": "bold red", "inconclusive": "yellow", "not tested": "dim"}
 SIDES = {"ours": "bold", "paper": "dim", "diff": ""}
 """The lines of a model in the comparison, and their styles."""
 WIDE = 130
@@ -241,15 +241,14 @@ def claims_text(judged: Sequence[Judged]) -> Text:
 
 
 def claims_table(judged: Sequence[Judged]) -> Table:
-    """Each claim with its outcome, what the paper says, what was tested, and the evidence."""
+    """Each claim with its outcome, what was tested, and the evidence."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column()
     for number, one in enumerate(judged):
         if number:
             table.add_row()
-        table.add_row(Text(one.outcome, STYLES[one.outcome]), Text(f"{one.claim} (section {one.where})", "bold"))
-        table.add_row("  the paper", Text(f"{one.setting}; {one.said}"))
+        table.add_row(Text(one.outcome, STYLES[one.outcome]), Text(f"{one.says} (section {one.where})", "bold"))
         table.add_row("  tested", Text(one.tested))
         table.add_row("  found", Text(one.evidence))
     return table

@@ -1,12 +1,12 @@
 // Our results beside the paper's: claims with their outcomes, then numbers cell by cell.
 
-const SIGNS = { reproduced: "✓", contradicted: "✗", "not tested": "○" };
+const SIGNS = { reproduced: "✓", contradicted: "✗", inconclusive: "≈", "not tested": "○" };
 const points = (value) => (known(value) ? `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`.replace(/^[+-]0\.0$/, "0.0") : MISSING);
 
 function claimItem(claim) {
   return el("li", { class: "claim" },
     el("p", { class: "claim-head" }, el("span", { class: `outcome o-${claim.outcome.replace(" ", "-")}` }, `${SIGNS[claim.outcome] ?? ""} ${claim.outcome}`),
-      el("strong", {}, claim.claim.replaceAll("_", " ")), el("span", { class: "quiet" }, `section ${claim.where} · study ${claim.study}`)),
+      el("strong", {}, claim.says), el("span", { class: "quiet" }, `section ${claim.where} · study ${claim.study}`)),
     el("p", {}, claim.said),
     folded("How it was tested, and what was found", () => el("dl", { class: "pairs" },
       el("dt", {}, "the paper"), el("dd", {}, claim.setting), el("dt", {}, "tested"), el("dd", {}, claim.tested),

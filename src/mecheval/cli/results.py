@@ -1,0 +1,94 @@
+"""Commands about the results and trained models that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mecheval.cli.app import AsJson, app, aside, console, line, lists, loading, print_json
+from mecheval.cli.runs import StorePath
+from mecheval.store import DEFAULT_STORE, RESULTS, Store
+
+if TYPE_CHECKING:  # slow to import
+    from mecheval.store import RunFolder
+
+results = typer.Typer(help="Publish runs with the package.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(results, name="results")
+
+OFFERED = ("ar", "atr"), (32, 64)
+"""Studies and widths of which the best run of each mixer is a pretrained model."""
+
+
+@results.command("add")
+def add(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Run ids or unique prefixes; default: all that ended."),
+    ] = None,
+    store: StorePath = Path(DEFAULT_STORE),
+    to: Annotated[Path, typer.Option(help="Folder of published results; default: that of the package.")] = RESULTS,
+    weights: Annotated[
+        bool,
+        typer.Option("--weights", help="Add the weights of these runs, too; default: of the best run of each mixer."),
+    ] = False,
+) -> None:
+    """Copy the tables of runs that ended, without weights, into the published results."""
+    with loading():
+        from mecheval.analysis.pretrained import add_pretrained
+        from mecheval.store.published import check_size, publish
+        from mecheval.store.schema import WHOLE
+
+    opened = Store(store)
+    ended = [row["run"] for row in opened.rows() if row["status"] in WHOLE] if not runs else []
+    chosen = [opened.find(run) for run in runs] if runs else [opened.folder(run) for run in ended]
+    with aside.status("copying"):
+        changed = sum(publish(folder, to) for folder in chosen)
+        size = check_size(to)
+        offered = [] if not weights else chosen if runs else _best(opened)
+        names = [add_pretrained(folder, to) for folder in offered]
+    line(f"{changed} of {len(chosen)} runs are new or changed; {to} has {size / 1e6:.1f} MB of results.")
+    if names:
+        line(f"weights: {', '.join(names)}")
+
+
+def _best(store: Store) -> list[RunFolder]:
+    """For each mixer and width the run with the highest dev accuracy, over learning rates and seeds."""
+    from mecheval.studies import STUDIES, best_rows, seeds_in, study_points, study_table
+
+    found = []
+    studies, widths = OFFERED
+    for study in (STUDIES[name] for name in studies):
+        points = study_points(study, "paper", seeds_in(study, "paper", store), {"d_model": widths})
+        frame = study_table(study, points, store).frame
+        best = best_rows(frame[frame["status"] == "done"], ["mixer", "d_model"])
+        found += [store.folder(run) for run in best["run"]]
+    return found
+
+
+@lists.command("pretrained")
+def list_pretrained(as_json: AsJson = False) -> None:
+    """List trained models that come with the package, for `mecheval.load_pretrained`."""
+    with loading():
+        from mecheval.analysis.pretrained import pretrained_files, pretrained_origin
+        from mecheval.cli.show import plain_table
+
+        rows = {row["run"]: row for row in Store(RESULTS).rows()}
+        found = []
+        for name, path in pretrained_files().items():
+            run = pretrained_origin(path)["run"]
+            row = rows.get(run, {})
+            scores = {column: row.get(column) for column in ("lr", "seed", "test_accuracy", "test_likelihood")}
+            found.append({"name": name, "run": run, **scores, "bytes": path.stat().st_size})
+    if as_json:
+        print_json(found)
+        return
+    table = plain_table(("name", "run", "lr", "seed", "test acc", "test lik", "MB"), ("name", "run"))
+    for each in found:
+        accuracy, likelihood = (
+            "–" if each[name] is None else f"{each[name]:.3f}" for name in ("test_accuracy", "test_likelihood")
+        )
+        rate, seed = ("–" if each[name] is None else f"{each[name]:g}" for name in ("lr", "seed"))
+        table.add_row(each["name"], each["run"], rate, seed, accuracy, likelihood, f"{each['bytes'] / 1e6:.1f}")
+    console.print(table)

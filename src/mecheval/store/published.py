@@ -1,0 +1,94 @@
+"""Results that come with the package: runs without their weights, small enough for a repository.
+
+They are a store of their own, a folder for each run, so that whatever reads a store reads them. Two branches that add
+runs never touch the same file, and a run that is added again has the same bytes. They lie in the package, and not
+beside it, so that they are there wherever it is installed.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from mecheval.errors import UserError
+from mecheval.store.bounds import ON_THE_WAY
+from mecheval.store.folder import ENVIRONMENT, RunFolder
+from mecheval.store.guard import StoreError, writing
+from mecheval.store.schema import WHOLE
+from mecheval.store.store import Store
+
+RESULTS = Path(str(files("mecheval"))) / "results"
+"""Folder of the published results."""
+MOST_BYTES = 20_000_000
+"""The largest size of all published runs together."""
+MOST_STEPS = 50
+"""Most rows of a published run's history."""
+
+
+class Published(Store):
+    """A store to read, with the published results behind it: they have the runs that the store does not have whole."""
+
+    def __init__(self, path: str | Path, results: Path = RESULTS) -> None:
+        super().__init__(path)
+        own, published = Store(path), Store(results)
+        there = published.ids() if published.exists() else []
+        self.published = {run: published.folder(run) for run in there if not _is_whole(own.folder(run))}
+
+    def exists(self) -> bool:
+        """Whether there are any runs."""
+        return bool(self.published) or super().exists()
+
+    def ids(self) -> list[str]:
+        """Ids of all runs, sorted."""
+        return sorted({*(super().ids() if super().exists() or not self.published else ()), *self.published})
+
+    def folder(self, run: str) -> RunFolder:
+        """The folder of a run, wherever it is."""
+        return self.published.get(run) or super().folder(run)
+
+
+def publish(folder: RunFolder, to: Path = RESULTS) -> bool:
+    """Write a whole run into the published results; returns whether that changed anything."""
+    row, target = folder.status(), RunFolder(to / "runs" / folder.id)
+    if row["status"] not in WHOLE:
+        raise UserError(f"run {folder.id} is {row['status']}; only runs that ended can be published.")
+    status = target.path / "status.json"
+    before = status.read_bytes() if status.exists() else b""
+    with writing(target.path):
+        target.path.mkdir(parents=True, exist_ok=True)
+    target.write("history", _thinned(folder.read("history")))
+    target.write("scores", folder.read("scores"))
+    for name in ("effects", "verdicts"):
+        rows = [each for each in folder.read(name) if each["state"] != ON_THE_WAY]
+        if rows:
+            target.write(name, rows)
+    parts = {
+        part: {name: value for name, value in kept.items() if name != "host"}
+        for part, kept in folder.environments().items()
+    }
+    target.write_files({ENVIRONMENT: json.dumps(parts, indent=1).encode() + b"\n"})
+    target.seal(row)
+    return status.read_bytes() != before
+
+
+def check_size(to: Path = RESULTS) -> int:
+    """The bytes of all published runs, or an error if they are too many for a repository."""
+    size = sum(path.stat().st_size for path in (to / "runs").rglob("*") if path.is_file())
+    if size > MOST_BYTES:
+        raise UserError(f"{to / 'runs'} has {size:,} bytes; at most {MOST_BYTES:,} may be published.")
+    return size
+
+
+def _is_whole(folder: RunFolder) -> bool:
+    try:
+        return folder.status()["status"] in WHOLE
+    except StoreError:
+        return False
+
+
+def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Some rows, evenly, and the last."""
+    every = -(-len(rows) // MOST_STEPS)
+    return [row for i, row in enumerate(rows, start=1) if i % every == 0 or i == len(rows)]

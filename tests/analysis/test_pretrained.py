@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import mecheval as me
+from commands import Command
+from mecheval.analysis import pretrained
+from mecheval.analysis.pretrained import add_pretrained, load_pretrained, pretrained_files
+from mecheval.errors import UserError
+from mecheval.store import RESULTS, Store
+from mecheval.training import train
+from training.runs import tiny
+
+
+def test_a_run_becomes_a_pretrained_model(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, store, to = tiny(steps=4), tmp_path / "store", tmp_path / "results"
+    folder = train(config, store)
+    out = command.prints("results", "add", config.id[:6], "--weights", "--store", str(store), "--to", str(to))
+    assert out.startswith("1 of 1 runs are new or changed; ")
+    assert out.endswith("weights: ar-attention-16\n")
+    assert command.prints("results", "add", "--store", str(store), "--to", str(to)).startswith("0 of 1 runs are new")
+    tokens = config.build_task().sample(3, "test").tokens
+    assert torch.equal(
+        load_pretrained("ar-attention-16", to)(tokens), me.load_lm(folder.weights / "last.safetensors")(tokens)
+    )
+    with pytest.raises(UserError, match=r"unknown pretrained model 'ar-mamba-16'.* Choices: ar-attention-16"):
+        load_pretrained("ar-mamba-16", to)
+    [path] = pretrained_files(to).values()
+    path.rename(path.with_name("ar-mamba-16.safetensors"))
+    with pytest.raises(UserError, match="is damaged: it holds ar-attention-16"):
+        load_pretrained("ar-mamba-16", to)
+    path.with_name("ar-mamba-16.safetensors").write_bytes(folder.read_file("weights/last.safetensors")[:-1] + b"x")
+    with pytest.raises(UserError, match="its tensors do not match their checksum"):
+        load_pretrained("ar-mamba-16", to)
+    monkeypatch.setattr(pretrained, "MOST_BYTES", 1000)
+    with pytest.raises(UserError, match="at most 1,000 fit"):
+        add_pretrained(Store(store).folder(config.id), to)
+
+
+def test_the_models_of_the_package_load_and_fit(command: Command) -> None:
+    sizes = [path.stat().st_size for path in pretrained_files().values()]
+    assert sum(sizes) <= pretrained.MOST_BYTES
+    for name in pretrained_files():
+        assert isinstance(load_pretrained(name), me.LM)
+    listed = command.prints("list", "pretrained")
+    assert all(name in listed for name in pretrained_files())
+    assert Store(RESULTS).exists()

@@ -1,0 +1,118 @@
+"""Runs drawn from known truths: how often is a claim decided wrongly?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mecheval.paper.estimates import LEVEL, MANY, PRIOR, SPREAD, Estimate, Part, Tally, estimate, from_paper, student
+from mecheval.paper.questions import DOCUMENTS, TOLERANCE
+
+DRAWS = 500
+WRONG = stats.binom.ppf(0.999, DRAWS, 1 - LEVEL) / DRAWS
+"""More wrong decisions than this, in so many draws, are more than 5 % with near certainty."""
+Draw = Callable[[float, int], list[float]]
+
+
+def drawn(random: np.random.Generator, spread: float) -> Draw:
+    """Runs of one setting: the mean over seeds is the truth, and seeds and documents make each run another number."""
+
+    def draw(truth: float, seeds: int) -> list[float]:
+        p = np.clip(truth + spread * truth * (1 - truth) * random.standard_normal(seeds), 0, 1)
+        found: list[float] = (random.binomial(DOCUMENTS, p) / DOCUMENTS).tolist()
+        return found
+
+    return draw
+
+
+def states(truths: tuple[float, float], seeds: int, spread: float, make: Callable[[Draw], Part]) -> dict[str, float]:
+    """How often each state is found."""
+    draw = drawn(np.random.default_rng([seeds, *(int(1e4 * truth) for truth in truths)]), spread)
+    found = [make(draw).state(1) for _ in range(DRAWS)]
+    return {state: found.count(state) / DRAWS for state in ("holds", "fails", "unsure")}
+
+
+def beside_the_paper(ours: float, paper: float, seeds: int, spread: float) -> dict[str, float]:
+    """A claim about a number, which the paper drew once from its own truth."""
+
+    def part(draw: Draw) -> Part:
+        [theirs] = draw(paper, 1)
+        return Part("", from_paper(draw(ours, seeds), DOCUMENTS, theirs, DOCUMENTS), -TOLERANCE, TOLERANCE)
+
+    return states((ours, paper), seeds, spread, part)
+
+
+def against_each_other(first: float, second: float, seeds: int, spread: float) -> dict[str, float]:
+    """A claim that one mixer is above the other."""
+
+    def part(draw: Draw) -> Part:
+        return Part("", estimate(draw(first, seeds), DOCUMENTS) - estimate(draw(second, seeds), DOCUMENTS), 0.0)
+
+    return states((first, second), seeds, spread, part)
+
+
+@pytest.mark.parametrize("truth", [0.3156, 0.903, 1.0])
+@pytest.mark.parametrize("seeds", [1, 3, 5])
+@pytest.mark.parametrize("spread", [0.0, SPREAD])
+def test_the_truth_is_the_papers(truth: float, seeds: int, spread: float) -> None:
+    assert beside_the_paper(truth, truth, seeds, spread)["fails"] <= 0.01
+
+
+@pytest.mark.parametrize(("ours", "paper"), [(0.5, 0.3156), (0.75, 0.903), (0.85, 1.0)])
+@pytest.mark.parametrize("spread", [0.0, SPREAD])
+def test_the_truth_is_another(ours: float, paper: float, spread: float) -> None:
+    one, three, nine = (beside_the_paper(ours, paper, seeds, spread) for seeds in (1, 3, 9))
+    assert one["fails"] == 0  # one seed never contradicts
+    assert max(one["holds"], three["holds"], nine["holds"]) <= WRONG
+    assert nine["holds"] <= one["holds"] + 0.005
+    assert nine["fails"] >= three["fails"]
+
+
+def test_at_the_edge_of_the_tolerance() -> None:
+    for seeds in (1, 3, 9):
+        found = beside_the_paper(0.8, 0.9, seeds, SPREAD)
+        assert max(found["holds"], found["fails"]) <= WRONG
+
+
+@pytest.mark.parametrize("truth", [0.06, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("seeds", [1, 3, 5])
+@pytest.mark.parametrize("spread", [0.0, SPREAD])
+def test_two_equal_mixers(truth: float, seeds: int, spread: float) -> None:
+    found = against_each_other(truth, truth, seeds, spread)
+    assert found["holds"] + found["fails"] <= WRONG
+
+
+def test_more_seeds_decide_more_often_and_are_wrong_less_often() -> None:
+    right = [against_each_other(0.9, 0.75, seeds, SPREAD) for seeds in (1, 3, 9)]
+    assert [each["fails"] for each in right] == [0, 0, 0]
+    assert right[0]["holds"] < right[1]["holds"] < right[2]["holds"]
+
+
+def test_seeds_that_learn_or_not_by_chance() -> None:
+    """Half of the seeds are at 5 % and half at 80 %, in the paper, too: no spread that is assumed covers this."""
+    random, wrong = np.random.default_rng(0), 0
+    for _ in range(DRAWS):
+        p = random.choice([0.05, 0.8], MANY + 1)
+        *ours, paper = (random.binomial(DOCUMENTS, p) / DOCUMENTS).tolist()
+        wrong += Part("", from_paper(ours, DOCUMENTS, paper, DOCUMENTS), -TOLERANCE, TOLERANCE).state(1) == "fails"
+    assert wrong / DRAWS <= 0.25  # three alike, and the paper's another: 2 / 16, and no interval can know
+
+
+@pytest.mark.parametrize("freedom", [PRIOR, 5, 6, 12, 100])
+@pytest.mark.parametrize("level", [0.95, 0.99, 0.999])
+def test_quantiles_of_student(freedom: int, level: float) -> None:
+    assert student(level, freedom) == pytest.approx(stats.t.ppf((1 + level) / 2, freedom), rel=0.015)
+
+
+@pytest.mark.parametrize(("hits", "of"), [(0, 5), (9, 10), (10, 10), (31, 60)])
+def test_shares_of_runs(hits: int, of: int) -> None:
+    exact = stats.binomtest(hits, of).proportion_ci()
+    assert Tally(hits, of).interval() == pytest.approx((exact.low, exact.high), abs=1e-6)
+
+
+def test_one_of_many_parts_needs_more_to_fail() -> None:
+    part = Part("", Estimate(0.0, 0.01, 100, MANY), low=0.22)
+    assert (part.state(1), part.state(10)) == ("fails", "unsure")
