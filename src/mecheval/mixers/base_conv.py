@@ -17,6 +17,7 @@ from mecheval.mixers.base import Mixer, fits
 from mecheval.mixers.options import LONG, BaseConvOptions
 from mecheval.mixers.parts import PositionFeatures, ShortConv
 from mecheval.ops.long_conv import long_conv
+from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
 from mecheval.ops.short_conv import short_conv
 from mecheval.sites import Tap
@@ -73,7 +74,7 @@ class LongFilter(nn.Module):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D), or (B, K, D) at positions `at`."""
-        length = x.shape[1]
+        length = tokens_before() + x.shape[1]
         fits(length, self.l_max, "base_conv")
         k_LD: Tensor = self.mlp(self.pos_emb.z[0, :length])
         return long_conv(x, k_LD, at) + (x if at is None else take(x, at))

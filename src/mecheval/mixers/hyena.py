@@ -21,6 +21,7 @@ from mecheval.mixers.base import Mixer, fits
 from mecheval.mixers.options import HyenaOptions
 from mecheval.mixers.parts import PositionFeatures, ShortConv, projected_conv_at
 from mecheval.ops.long_conv import long_conv
+from mecheval.ops.pieces import tokens_before
 from mecheval.ops.short_conv import short_conv
 from mecheval.sites import Tap
 
@@ -44,7 +45,7 @@ class Hyena(Mixer):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """Y = out_proj(x2 ⊙ (k ∗ (x1 ⊙ v)))."""
-        length, d = x.shape[1], self.d_model
+        length, d = tokens_before() + x.shape[1], self.d_model
         fits(length, self.l_max, "hyena")
         if at is None:
             x1, x2, v = self.conv(self.short_filter(self.in_proj(x))).split(d, dim=-1)

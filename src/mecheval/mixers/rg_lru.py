@@ -24,6 +24,7 @@ from mecheval.mixers.memory import size_of_head
 from mecheval.mixers.options import RGLRUOptions
 from mecheval.mixers.parts import ShortConv
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
+from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
@@ -83,7 +84,8 @@ class RGLRU(Mixer):
         log_a = -8 * self.r(r) * F.softplus(self.rg_lru.recurrent_param)
         a = self.a(torch.exp(log_a))
         scale = torch.sqrt((-torch.expm1(2 * log_a)).clamp(min=STEEPEST))
-        scale = torch.cat([torch.ones_like(scale[:, :1]), scale[:, 1:]], dim=1)
+        if tokens_before() == 0:
+            scale = torch.cat([torch.ones_like(scale[:, :1]), scale[:, 1:]], dim=1)
         entered = u * self.i(i) * scale
         if self.state.listening:
             self.state(diagonal_recurrence(a, entered))
