@@ -29,6 +29,7 @@ class Attention(Mixer):
     Options = AttentionOptions
     positions = AttentionOptions.positions
     canon_b = ("Wqkv",)
+    weighs = ("pattern", "v", "heads")
     window: int | None = None  # tokens that a position sees; None: all before it
 
     def __init__(self, d_model: int, layer: int, options: AttentionOptions) -> None:

@@ -28,6 +28,12 @@ class Mixer(nn.Module, ABC):
     """The block around it: transformer = LayerNorm and an MLP after it; mamba = RMSNorm, no MLP."""
     positions: ClassVar[Literal["none", "learned"]] = "none"
     """The position embeddings that a model uses unless its config names others."""
+    weighs: ClassVar[tuple[str, str, str]]
+    """Sites inside the mixer: weights (B, H, L, S), values, and the result, which is the sum of weighted values.
+
+    "input" are the values of a mixer that weighs its own input. A position has as many values for each of the H heads
+    or channels, one after the other.
+    """
     canon_b: ClassVar[tuple[str, ...]] = ()
     """Names of the submodules, one `nn.Linear` or three, that make q, k and v; Canon B follows them. Empty: none do.
 

@@ -16,6 +16,7 @@ import math
 from typing import Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
@@ -25,6 +26,7 @@ from mecheval.ops.h3_kernels import diagonal_kernel, h3_mix, h3_mix_recurrent, s
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.pieces import current, tokens_before
 from mecheval.ops.queries import take
+from mecheval.ops.weights import of_convolution
 from mecheval.sites import Tap
 
 SSM = TypeVar("SSM", bound=nn.Module)
@@ -34,6 +36,7 @@ class H3(Mixer):
     """Two state space models and two multiplicative gates."""
 
     Options = H3Options
+    weighs = ("weights", "v", "heads")
     canon_b = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, d_model: int, layer: int, options: H3Options) -> None:
@@ -51,7 +54,9 @@ class H3(Mixer):
         self.D = nn.Parameter(torch.randn(heads))
         self.output_linear = nn.Linear(d_model, d_model)
         self.q, self.k, self.v = Tap("q"), Tap("k"), Tap("v")
-        self.shift, self.heads = Tap("shift"), Tap("heads")
+        self.shift = Tap("shift")
+        self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)
+        self.heads = Tap("heads")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """K' = ks ∗ k + D_k k; o[e2] = Σ_e1 q[e1] (kd ∗ + D)(k'[e1] v[e2])."""
@@ -65,7 +70,12 @@ class H3(Mixer):
             ssm = self.kernel.kernel
             o_BKHP = h3_mix_recurrent(q, k, v, ssm.inv_A_real, ssm.A_imag, ssm.B, ssm.C[0], ssm.log_dt, self.D)
         else:
-            o_BKHP = h3_mix(q, k, v, self.kernel.kernel(length), self.D, at)
+            kernel_LH = self.kernel.kernel(length)
+            if self.weights.listening:
+                now_LH = F.pad(self.D[None], (0, 0, 0, length - 1))
+                products_BHLS = torch.einsum("blhe,bshe->bhls", q, k)
+                self.weights(of_convolution(kernel_LH + now_LH, len(x)) * products_BHLS)
+            o_BKHP = h3_mix(q, k, v, kernel_LH, self.D, at)
         y: Tensor = self.output_linear(self.heads(o_BKHP.transpose(2, 3).flatten(2)))
         return y
 

@@ -26,6 +26,7 @@ from mecheval.mixers.parts import ShortConv
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
 from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
+from mecheval.ops.weights import of_decays
 from mecheval.sites import Tap
 
 STEEPEST = 2.5e-7
@@ -57,6 +58,7 @@ class RGLRU(Mixer):
     """A gated diagonal recurrence beside a gated branch."""
 
     Options = RGLRUOptions
+    weighs = ("weights", "u", "heads")
 
     def __init__(self, d_model: int, layer: int, options: RGLRUOptions) -> None:
         super().__init__()
@@ -72,6 +74,7 @@ class RGLRU(Mixer):
         self.u, self.gate = Tap("u", "B L W"), Tap("gate", "B L W")
         self.r, self.i, self.a = Tap("r", "B L W"), Tap("i", "B L W"), Tap("a", "B L W")
         self.state = Tap("state", "B L W", readonly=True)
+        self.weights = Tap("weights", "B W L S", kind="weights", readonly=True)
         self.heads = Tap("heads", "B L W")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
@@ -89,6 +92,8 @@ class RGLRU(Mixer):
         entered = u * self.i(i) * scale
         if self.state.listening:
             self.state(diagonal_recurrence(a, entered))
+        if self.weights.listening:
+            self.weights(of_decays(log_a) * (i * scale).mT[:, :, None])
         h = self.heads(diagonal_recurrence(a, entered, at))
         gate = self.gate(self.linear_y(x if at is None else take(x, at)))
         y: Tensor = self.linear_out(h * F.gelu(gate, approximate="tanh"))
