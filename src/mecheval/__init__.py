@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         erase_state,
         interchange,
         patch,
+        reads,
         replace_state,
         smallest_set,
         state_sweep,
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "build_mixer", "build_task", "capture",
-    "erase_state", "evaluate", "interchange", "load_lm", "load_pretrained", "load_zoology", "patch", "replace_state",
-    "run_config", "smallest_set", "state_sweep", "train", "verdict",
+    "erase_state", "evaluate", "interchange", "load_lm", "load_pretrained", "load_zoology", "patch", "reads",
+    "replace_state", "run_config", "smallest_set", "state_sweep", "train", "verdict",
 ]  # fmt: skip
 
 _ROOMS = {
     "Store": "store", "Grammar": "tasks", "Task": "tasks", "build_task": "tasks", "Batch": "types",
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
     "ablate": "intervene", "capture": "intervene", "interchange": "intervene", "patch": "intervene",
-    "erase_state": "intervene", "replace_state": "intervene", "state_sweep": "intervene",
+    "erase_state": "intervene", "reads": "intervene", "replace_state": "intervene", "state_sweep": "intervene",
     "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "load_pretrained": "analysis",
     "train": "training", "evaluate": "evaluation",
 }  # fmt: skip

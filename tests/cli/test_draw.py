@@ -6,13 +6,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from commands import Command
 from mecheval.analysis.runs import probe
 from mecheval.analysis.weights import weights_file
 from mecheval.cli import drawings  # noqa: F401 (it adds its commands)
+from mecheval.errors import UserError
 from mecheval.figures.mechanism_rows import mechanism_rows
+from mecheval.figures.reads import reads as reads_figure
 from mecheval.model.handmade import handmade
 from mecheval.store import Store
 from mecheval.store.schema import EFFECTS
@@ -100,6 +103,27 @@ def test_an_example(command: Command, shared: tuple[Path, str], tmp_path: Path) 
     assert title["text"] == ["ar · attention · d 48 · lr 0.003 · seed 0 · document 3 (test)"]
     likelihoods = texts(picture, "likelihood")
     assert likelihoods[:3] == [f"{each['p']:.2f}" for each in data["clean"]]
+
+
+def test_what_layers_read(command: Command, shared: tuple[Path, str], tmp_path: Path) -> None:
+    path, run = shared
+    picture = tmp_path / "inside.json"
+    code, out, _ = command("draw", "inside", run, "--store", str(path), "--save", str(picture))
+    assert code == 0
+    rows = {line.split()[0]: [float(share) for share in line.split()[1:]] for line in out.splitlines()[-2:]}
+    assert list(rows) == ["0", "1"]
+    assert rows["1"][3] > 0.9  # the value: the model does induction
+    drawn = json.loads(picture.read_text())
+    assert len(drawn["hconcat"]) == 2
+    assert "layer 1 reads most from" in drawn["description"]
+
+
+def test_tokens_of_any_name_are_labels_not_expressions() -> None:
+    symbols = ["'] + alert(1) + ['", "a\\", "\n"]
+    chart = reads_figure(np.eye(3)[None], symbols, {"query": 2}, "title")
+    assert "alert" in chart.svg()
+    with pytest.raises(UserError, match="at most 80 tokens"):
+        reads_figure(np.zeros((1, 81, 81)), ["x"] * 81, {}, "title")
 
 
 def test_the_mechanisms_of_a_store(command: Command, shared: tuple[Path, str], tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_every_writable_site_matters(mixer: str) -> None:
 
 
 def test_sites_of_a_mamba_in_order() -> None:
-    inner = ["conv", "u", "gate", "dt", "B", "C", "state", "scan"]
+    inner = ["conv", "u", "gate", "dt", "B", "C", "state", "weights", "scan"]
     block = ["input", "mixer.input", *(f"mixer.{name}" for name in inner), "mixer.output", "output"]
     assert lm("mamba").sites() == [f"blocks.{i}.{name}" for i in range(2) for name in block]
     assert "blocks.0.mixer.conv" not in LM(40, 16, 1, "mamba", {"d_conv": 0}).sites()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, Set, app, aside, given_options, line, loading
+from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options, line, loading
 from mecheval.cli.interventions import Document, Split, Top
 from mecheval.cli.runs import Run, State, StorePath
 from mecheval.cli.studies import AllSeeds, Scale, Seeds, StoreAddress
@@ -88,6 +88,41 @@ def example(
     explained = explain(trained.lm, trained.task, clean, corrupted, [site], ROLES, top)
     title = f"{trained.config.title} · document {document} ({split})"
     _write(example_figure(document_data(trained.task, clean, 0), explained, site, n_layers, title), save)
+
+
+@draw.command()
+def inside(
+    run: Run,
+    document: Document = 0,
+    state: State = "last",
+    split: Split = "test",
+    store: StorePath = Path(DEFAULT_STORE),
+    save: Save = Path("inside.svg"),
+) -> None:
+    """Draw what every layer of a run reads from which token of a document: attention, or its equal in other mixers."""
+    with loading():
+        from mecheval import figures
+        from mecheval.analysis import runs as probe
+        from mecheval.cli.show import plain_table
+        from mecheval.cli.show.documents import document_data
+        from mecheval.figures.reads import reads as reads_figure
+        from mecheval.intervene import reads
+        from mecheval.store import Store
+
+    figures.check_suffix(save)
+    trained = probe.load_run(Store(store).find(run), state)
+    clean, _ = probe.document(trained, document, split)
+    one = document_data(trained.task, clean, 0)
+    title = f"{trained.config.title} · document {document} ({split})"
+    shares = reads(trained.lm, clean).shares[:, 0].double().numpy()
+    _write(reads_figure(shares, one["symbols"], one["roles"], title), save)
+    every, _ = probe.documents(trained.task, trained.config, split)
+    found = reads(trained.lm, every).table().pivot(index="layer", columns="role", values="share")
+    line(f"Share of what each layer reads at the query that comes from each role, mean of {len(every)} documents:")
+    table = plain_table(["layer", *found.columns])
+    for layer, shares in found.iterrows():
+        table.add_row(str(layer), *(f"{round(share, 2) + 0.0:.2f}" for share in shares))
+    console.print(table)
 
 
 @draw.command()

@@ -9,14 +9,15 @@ if TYPE_CHECKING:
     from mecheval.intervene.effects import ablate, default_sites, interchange
     from mecheval.intervene.evidence import Verdict, verdict
     from mecheval.intervene.mechanism import Depths, Rule
+    from mecheval.intervene.read_shares import Reads, reads
     from mecheval.intervene.sets import Places, smallest_set
     from mecheval.intervene.state import state_sweep
     from mecheval.intervene.state_parts import erase_state, replace_state
 
 __all__ = [
-    "Depths", "Intervention", "Mean", "Noise", "Places", "Rule", "Take", "Verdict", "Zero", "ablate",
-    "capture", "default_sites", "erase_state", "interchange", "patch", "replace_state", "smallest_set", "state_sweep",
-    "verdict",
+    "Depths", "Intervention", "Mean", "Noise", "Places", "Reads", "Rule", "Take", "Verdict", "Zero", "ablate",
+    "capture", "default_sites", "erase_state", "interchange", "patch", "reads", "replace_state", "smallest_set",
+    "state_sweep", "verdict",
 ]  # fmt: skip
 
 _NAMES = {
@@ -24,6 +25,7 @@ _NAMES = {
     "effects": ("ablate", "default_sites", "interchange"),
     "evidence": ("Verdict", "verdict"),
     "mechanism": ("Depths", "Rule"),
+    "read_shares": ("Reads", "reads"),
     "sets": ("Places", "smallest_set"),
     "state": ("state_sweep",),
     "state_parts": ("erase_state", "replace_state"),

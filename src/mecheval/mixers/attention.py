@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mecheval.errors import UserError
 from mecheval.mixers.base import Mixer, divides
 from mecheval.mixers.options import AttentionOptions
+from mecheval.ops.pieces import extended, tokens_before
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
@@ -28,6 +29,8 @@ class Attention(Mixer):
     Options = AttentionOptions
     positions = AttentionOptions.positions
     canon_b = ("Wqkv",)
+    weighs = ("pattern", "v", "heads")
+    window: int | None = None  # tokens that a position sees; None: all before it
 
     def __init__(self, d_model: int, layer: int, options: AttentionOptions) -> None:
         super().__init__()
@@ -54,10 +57,8 @@ class Attention(Mixer):
                 q_BKD = F.linear(take(x, at), W[:d], None if b is None else b[:d])
                 k_BLD, v_BLD = F.linear(x, W[d:], None if b is None else b[d:]).split(d, dim=-1)
             q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)
-            if self.rotary:
-                everywhere = torch.arange(length, device=x.device)[None]
-                q, k = rotate(q, everywhere if at is None else at), rotate(k, everywhere)
-            if at is None and not self.pattern.listening:
+            q, k, v = self._turned_and_kept(q, k, v, at)
+            if at is None and not self.pattern.listening and k.shape[2] == length:
                 heads_BHKE = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             else:
                 heads_BHKE = self._pattern(q @ k.transpose(-1, -2), at) @ v
@@ -65,10 +66,19 @@ class Attention(Mixer):
         y: Tensor = self.out_proj(self.heads(heads))
         return y
 
+    def _turned_and_kept(self, q: Tensor, k: Tensor, v: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotary positions, and the keys and values of earlier pieces before those of this one; (B, H, ., E) each."""
+        if self.rotary:
+            everywhere = tokens_before() + torch.arange(k.shape[2], device=k.device)[None]
+            q, k = rotate(q, everywhere if at is None else at), rotate(k, everywhere)
+        k, v = (extended(x.transpose(1, 2), self.window).transpose(1, 2) for x in (k, v))
+        return q, k, v
+
     def _pattern(self, scores_BHKL: Tensor, at: Tensor | None) -> Tensor:
-        """Softmax over what is seen; query number k stands at position at[:, k], or k."""
-        source = torch.arange(scores_BHKL.shape[-1], device=scores_BHKL.device)
-        hidden_BKL = self._hidden(source, (source[None] if at is None else at)[:, :, None])
+        """Softmax over what is seen; query number k stands at position at[:, k], or they are the last positions."""
+        queries, sources = scores_BHKL.shape[-2:]
+        source = torch.arange(sources, device=scores_BHKL.device)
+        hidden_BKL = self._hidden(source, (source[None, sources - queries :] if at is None else at)[:, :, None])
         masked = (scores_BHKL * self.d_head**-0.5).masked_fill(hidden_BKL[:, None], float("-inf"))
         return self.pattern(masked.softmax(dim=-1))
 

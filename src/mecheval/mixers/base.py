@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mecheval.errors import UserError, parse_options
 from mecheval.mixers.options import MIXERS, MixerOptions, check_arguments
+from mecheval.ops.pieces import NOTHING_READ, State, reading
 
 
 class Mixer(nn.Module, ABC):
@@ -18,6 +19,8 @@ class Mixer(nn.Module, ABC):
     With `at` (B, K), only the outputs at those positions are wanted: (B, K, D), the same numbers, with no queries,
     gates or output projections computed elsewhere. Sites are promised only without `at`: while someone listens, the
     block computes all positions.
+
+    A mixer looks back only through the operations of `mecheval.ops`, so that it can read a document in pieces (`step`).
     """
 
     Options: ClassVar[type[MixerOptions]]
@@ -25,6 +28,12 @@ class Mixer(nn.Module, ABC):
     """The block around it: transformer = LayerNorm and an MLP after it; mamba = RMSNorm, no MLP."""
     positions: ClassVar[Literal["none", "learned"]] = "none"
     """The position embeddings that a model uses unless its config names others."""
+    weighs: ClassVar[tuple[str, str, str]]
+    """Sites inside the mixer: weights (B, H, L, S), values, and the result, which is the sum of weighted values.
+
+    "input" are the values of a mixer that weighs its own input. A position has as many values for each of the H heads
+    or channels, one after the other.
+    """
     canon_b: ClassVar[tuple[str, ...]] = ()
     """Names of the submodules, one `nn.Linear` or three, that make q, k and v; Canon B follows them. Empty: none do.
 
@@ -34,6 +43,12 @@ class Mixer(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """Mix; see the class."""
+
+    def step(self, x: Tensor, state: State = NOTHING_READ) -> tuple[Tensor, State]:
+        """The output (B, D) for one more token x (B, D), and the state after it; the same numbers as `forward`."""
+        with reading(state) as now:
+            y = self(x.unsqueeze(1)).squeeze(1)
+        return y, now.after(1)
 
     @abstractmethod
     def state_size(self, length: int) -> int:

@@ -11,14 +11,18 @@ B batch, L length, K positions asked for, D width.
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.mixers.base import Mixer, fits
 from mecheval.mixers.options import LONG, BaseConvOptions
 from mecheval.mixers.parts import PositionFeatures, ShortConv
 from mecheval.ops.long_conv import long_conv
+from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
 from mecheval.ops.short_conv import short_conv
+from mecheval.ops.weights import of_convolution
 from mecheval.sites import Tap
 
 
@@ -26,6 +30,7 @@ class BaseConv(Mixer):
     """Gated convolution; by default short in even layers, long in odd ones."""
 
     Options = BaseConvOptions
+    weighs = ("weights", "input", "conv")  # but for the bias of a short convolution, which comes from no token
 
     def __init__(self, d_model: int, layer: int, options: BaseConvOptions) -> None:
         super().__init__()
@@ -37,11 +42,14 @@ class BaseConv(Mixer):
             self.conv = LongFilter(d_model, options.l_max)
         else:
             self.conv = ShortFilter(d_model, self.kernel_size)
+        self.weights = Tap("weights", "B D L S", kind="weights", readonly=True)
         self.conv_out, self.gate = Tap("conv"), Tap("gate")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """Y = conv(x) ⊙ projection(x) + x."""
         here = x if at is None else take(x, at)
+        if self.weights.listening:
+            self.weights(of_convolution(self.conv.taps(x.shape[1]), len(x)))
         return self.conv_out(self.conv(x, at)) * self.gate(self.projection(here)) + here
 
     def state_size(self, length: int) -> int:
@@ -61,6 +69,11 @@ class ShortFilter(nn.Module):
         """(B, L, D) -> (B, L, D), or (B, K, D) at positions `at`."""
         return short_conv(x, self.conv.weight, self.conv.bias, at)
 
+    def taps(self, length: int) -> Tensor:
+        """The first `length` taps (L, D), from the current token back; those beyond the filter are 0."""
+        taps_WD = self.conv.weight[:, 0].t().flip(0)[:length]
+        return F.pad(taps_WD, (0, 0, 0, length - len(taps_WD)))
+
 
 class LongFilter(nn.Module):
     """Taps as long as the document: k_t = W2 relu(W0 z_t + b0) + b2, plus the input itself."""
@@ -73,7 +86,15 @@ class LongFilter(nn.Module):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D), or (B, K, D) at positions `at`."""
-        length = x.shape[1]
+        length = tokens_before() + x.shape[1]
         fits(length, self.l_max, "base_conv")
+        return long_conv(x, self._implicit(length), at) + (x if at is None else take(x, at))
+
+    def _implicit(self, length: int) -> Tensor:
         k_LD: Tensor = self.mlp(self.pos_emb.z[0, :length])
-        return long_conv(x, k_LD, at) + (x if at is None else take(x, at))
+        return k_LD
+
+    def taps(self, length: int) -> Tensor:
+        """The first `length` taps (L, D), from the current token back, the input itself included."""
+        k_LD = self._implicit(length)
+        return torch.cat([k_LD[:1] + 1, k_LD[1:]])

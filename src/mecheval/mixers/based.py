@@ -18,6 +18,7 @@ from mecheval.mixers.base_conv import BaseConv
 from mecheval.mixers.options import BaseConvOptions, BasedOptions
 from mecheval.ops.queries import take
 from mecheval.ops.taylor_attention import taylor_attention, taylor_states
+from mecheval.ops.weights import of_result, one_value_each
 from mecheval.sites import Tap
 
 
@@ -36,6 +37,7 @@ class TaylorAttention(Mixer):
 
     Options = BasedOptions
     canon_b = ("proj_q", "proj_k", "proj_v")
+    weighs = ("weights", "v", "heads")
 
     def __init__(self, d_model: int, options: BasedOptions) -> None:
         super().__init__()
@@ -47,6 +49,7 @@ class TaylorAttention(Mixer):
         self.proj_o = nn.Linear(d_model, d_model, bias=False)
         self.q, self.k, self.v = Tap("q", "B L HF"), Tap("k", "B L HF"), Tap("v")
         self.state = Tap("state", "B L H P E+1", readonly=True)
+        self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)
         self.heads = Tap("heads")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
@@ -55,6 +58,8 @@ class TaylorAttention(Mixer):
         k, v = self._split(self.k(self.proj_k(x))), self._split(self.v(self.proj_v(x)))
         if self.state.listening:
             self.state(taylor_states(k, v))
+        if self.weights.listening:
+            self.weights(of_result(taylor_attention(q, k, one_value_each(v))))
         y: Tensor = self.proj_o(self.heads(taylor_attention(q, k, v, at).flatten(2)))
         return y
 

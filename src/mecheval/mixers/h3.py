@@ -13,23 +13,30 @@ projections is head c // P, entry c % P; the output is laid out the other way ro
 from __future__ import annotations
 
 import math
+from typing import Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
 from mecheval.mixers.base import Mixer, fits
 from mecheval.mixers.options import H3Options
-from mecheval.ops.h3_kernels import diagonal_kernel, h3_mix, shift_kernel
+from mecheval.ops.h3_kernels import diagonal_kernel, h3_mix, h3_mix_recurrent, shift_kernel, shift_register
 from mecheval.ops.long_conv import long_conv
+from mecheval.ops.pieces import current, tokens_before
 from mecheval.ops.queries import take
+from mecheval.ops.weights import of_convolution
 from mecheval.sites import Tap
+
+SSM = TypeVar("SSM", bound=nn.Module)
 
 
 class H3(Mixer):
     """Two state space models and two multiplicative gates."""
 
     Options = H3Options
+    weighs = ("weights", "v", "heads")
     canon_b = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, d_model: int, layer: int, options: H3Options) -> None:
@@ -47,18 +54,35 @@ class H3(Mixer):
         self.D = nn.Parameter(torch.randn(heads))
         self.output_linear = nn.Linear(d_model, d_model)
         self.q, self.k, self.v = Tap("q"), Tap("k"), Tap("v")
-        self.shift, self.heads = Tap("shift"), Tap("heads")
+        self.shift = Tap("shift")
+        self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)
+        self.heads = Tap("heads")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """K' = ks ∗ k + D_k k; o[e2] = Σ_e1 q[e1] (kd ∗ + D)(k'[e1] v[e2])."""
-        length = x.shape[1]
+        length = tokens_before() + x.shape[1]
         fits(length, self.options.l_max, "h3")
         q = self.q(self.q_proj(x if at is None else take(x, at)))
         k, v = self.k(self.k_proj(x)), self.v(self.v_proj(x))
-        k = self.shift(long_conv(k, self.ssm_k_kernel.kernel(length)) + self.ssm_k_D * k)
-        o_BKHP = h3_mix(self._split(q), self._split(k), self._split(v), self.kernel.kernel(length), self.D, at)
+        k = self.shift(self._remembered(k, length) + self.ssm_k_D * k)
+        q, k, v = self._split(q), self._split(k), self._split(v)
+        if current(at) is not None:
+            ssm = self.kernel.kernel
+            o_BKHP = h3_mix_recurrent(q, k, v, ssm.inv_A_real, ssm.A_imag, ssm.B, ssm.C[0], ssm.log_dt, self.D)
+        else:
+            kernel_LH = self.kernel.kernel(length)
+            if self.weights.listening:
+                now_LH = F.pad(self.D[None], (0, 0, 0, length - 1))
+                products_BHLS = torch.einsum("blhe,bshe->bhls", q, k)
+                self.weights(of_convolution(kernel_LH + now_LH, len(x)) * products_BHLS)
+            o_BKHP = h3_mix(q, k, v, kernel_LH, self.D, at)
         y: Tensor = self.output_linear(self.heads(o_BKHP.transpose(2, 3).flatten(2)))
         return y
+
+    def _remembered(self, k: Tensor, length: int) -> Tensor:
+        """The shift SSM of k: as a convolution, or in pieces of a document as a recurrence."""
+        ssm = self.ssm_k_kernel.kernel
+        return long_conv(k, ssm(length)) if current() is None else shift_register(k, ssm.B, ssm.C[0])
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, H, P)."""
@@ -69,10 +93,12 @@ class H3(Mixer):
         return self.d_model * self.options.d_state + self.d_model * self.head_dim * self.options.d_state
 
 
-class Nested(nn.Module):
+class Nested(nn.Module, Generic[SSM]):
     """Holds a kernel's parameters under the name `kernel`, as upstream does."""
 
-    def __init__(self, kernel: ShiftSSM | DiagonalSSM) -> None:
+    kernel: SSM
+
+    def __init__(self, kernel: SSM) -> None:
         super().__init__()
         self.kernel = kernel
 

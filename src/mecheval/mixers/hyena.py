@@ -21,7 +21,9 @@ from mecheval.mixers.base import Mixer, fits
 from mecheval.mixers.options import HyenaOptions
 from mecheval.mixers.parts import PositionFeatures, ShortConv, projected_conv_at
 from mecheval.ops.long_conv import long_conv
+from mecheval.ops.pieces import tokens_before
 from mecheval.ops.short_conv import short_conv
+from mecheval.ops.weights import of_convolution
 from mecheval.sites import Tap
 
 
@@ -29,6 +31,7 @@ class Hyena(Mixer):
     """Gated implicit long convolution."""
 
     Options = HyenaOptions
+    weighs = ("weights", "v", "long_conv")
     canon_b = ("in_proj",)  # x1, x2 and v are its k, q and v
 
     def __init__(self, d_model: int, layer: int, options: HyenaOptions) -> None:
@@ -40,11 +43,12 @@ class Hyena(Mixer):
         self.filter_fn = HyenaFilter(d_model, options)
         self.conv = Tap("conv", "B L 3D")  # x1, x2 and v side by side
         self.x1, self.x2, self.v = Tap("x1"), Tap("x2"), Tap("v")
+        self.weights = Tap("weights", "B D L S", kind="weights", readonly=True)
         self.long = Tap("long_conv")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """Y = out_proj(x2 ⊙ (k ∗ (x1 ⊙ v)))."""
-        length, d = x.shape[1], self.d_model
+        length, d = tokens_before() + x.shape[1], self.d_model
         fits(length, self.l_max, "hyena")
         if at is None:
             x1, x2, v = self.conv(self.short_filter(self.in_proj(x))).split(d, dim=-1)
@@ -55,8 +59,10 @@ class Hyena(Mixer):
             x1, v = short_conv(F.linear(x, W, b), taps, taps_bias).split(d, dim=-1)
             W, b, taps, taps_bias = (p[d : 2 * d] for p in parts)
             x2 = projected_conv_at(x, W, b, taps, taps_bias, at)
-        w = self.v(v) * self.x1(x1)
-        y = long_conv(w, self.filter_fn(length), at)
+        x1, k_LD = self.x1(x1), self.filter_fn(length)
+        if self.weights.listening:
+            self.weights(of_convolution(k_LD, len(x)) * x1.mT[:, :, None])
+        y = long_conv(self.v(v) * x1, k_LD, at)
         out: Tensor = self.out_proj(self.long(y) * self.x2(x2))
         return out
 

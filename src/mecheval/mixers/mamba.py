@@ -25,6 +25,7 @@ from mecheval.mixers.options import MambaOptions
 from mecheval.mixers.parts import ShortConv
 from mecheval.ops.queries import take
 from mecheval.ops.selective_scan import selective_scan, selective_scan_states
+from mecheval.ops.weights import of_scan
 from mecheval.sites import Tap
 
 UNUSED_WIDTH = 4
@@ -39,6 +40,7 @@ class Mamba(Mixer):
 
     Options = MambaOptions
     block = "mamba"
+    weighs = ("weights", "u", "scan")
 
     def __init__(self, d_model: int, layer: int, options: MambaOptions) -> None:
         super().__init__()
@@ -58,6 +60,7 @@ class Mamba(Mixer):
         self.u, self.gate, self.dt = Tap("u", "B L E"), Tap("gate", "B L E"), Tap("dt", "B L E")
         self.B, self.C = Tap("B", "B L N"), Tap("C", "B L N")
         self.state = Tap("state", "B L E N", readonly=True)
+        self.weights = Tap("weights", "B E L S", kind="weights", readonly=True)
         self.scan = Tap("scan", "B L E")
 
     def _init_step(self) -> None:
@@ -87,6 +90,8 @@ class Mamba(Mixer):
         B, C, A = self.B(B), self.C(C), -torch.exp(self.A_log)
         if self.state.listening:
             self.state(selective_scan_states(u, dt, A, B))
+        if self.weights.listening:
+            self.weights(of_scan(dt, A, B, C) + torch.diag_embed(self.D[:, None].expand(-1, u.shape[1])))
         y = self.scan(selective_scan(u, dt, A, B, C, at) + self.D * here)
         out: Tensor = self.out_proj(y * F.silu(self.gate(gate)))
         return out

@@ -27,6 +27,7 @@ from mecheval.mixers.parts import RMSNorm, ShortConv, projected_conv_at
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.queries import take
 from mecheval.ops.short_conv import short_conv
+from mecheval.ops.weights import of_result, one_value_each
 from mecheval.sites import Tap
 
 
@@ -35,6 +36,7 @@ class Mamba2(Mixer):
 
     Options = Mamba2Options
     block = "mamba"
+    weighs = ("weights", "u", "heads")
 
     def __init__(self, d_model: int, layer: int, options: Mamba2Options) -> None:
         super().__init__()
@@ -55,6 +57,7 @@ class Mamba2(Mixer):
         self.u, self.gate, self.dt = Tap("u", "B L H P"), Tap("gate", "B L E"), Tap("dt", "B L H")
         self.B, self.C = Tap("B", "B L N"), Tap("C", "B L N")
         self.state = Tap("state", "B L H N P", readonly=True)
+        self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)
         self.heads = Tap("heads", "B L H P")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
@@ -66,6 +69,9 @@ class Mamba2(Mixer):
         v, g = u * dt.unsqueeze(3), -dt * self.A_log.exp()
         if self.state.listening:
             self.state(linear_recurrence_states(k, v, g=g))
+        if self.weights.listening:
+            now_HLS = torch.diag_embed(self.D[:, None].expand(-1, u.shape[1]))
+            self.weights(of_result(linear_recurrence(q, k, one_value_each(u) * dt.unsqueeze(3), g=g)) + now_HLS)
         here = u if at is None else take(u, at)
         y = self.heads(linear_recurrence(q, k, v, g=g, at=at) + self.D.unsqueeze(1) * here)
         out: Tensor = self.out_proj(self.norm(y.flatten(2) * F.silu(self.gate(gate))))

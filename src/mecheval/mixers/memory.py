@@ -16,6 +16,7 @@ from mecheval.mixers.base import Mixer
 from mecheval.mixers.parts import ShortConv, projected_conv_at
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.queries import take
+from mecheval.ops.weights import of_result, one_value_each
 from mecheval.sites import Tap
 
 
@@ -32,6 +33,7 @@ class MemoryMixer(Mixer):
     k_conv1d: ShortConv
     v_conv1d: ShortConv
     canon_b = ("q_proj", "k_proj", "v_proj")
+    weighs = ("weights", "v", "heads")
     query = "q"
     """What the paper calls a query, which is the name of its map and sites."""
 
@@ -57,6 +59,7 @@ class MemoryMixer(Mixer):
         for name, shape in shapes.items():
             setattr(self, name, Tap(name, shape))
         self.state = Tap("state", "B L H E V", readonly=True)
+        self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)
         self.heads = Tap("heads", "B L H V")
 
     def project(self, name: str, x: Tensor, at: Tensor | None = None) -> Tensor:
@@ -79,6 +82,8 @@ class MemoryMixer(Mixer):
         """What the queries read from the memory, (B, L or K, H, V); `parts` are g, beta, a and b of the recurrence."""
         if self.state.listening:
             self.state(linear_recurrence_states(k, v, **parts))
+        if self.weights.listening:
+            self.weights(of_result(linear_recurrence(q, k, one_value_each(v), **parts)))
         return self.heads(linear_recurrence(q, k, v, at=at, final_state=False, **parts))
 
     def state_size(self, length: int) -> int:

@@ -27,6 +27,7 @@ from mecheval.mixers.parts import RMSNorm
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.queries import take
 from mecheval.ops.ridge import ridge
+from mecheval.ops.weights import of_result, one_value_each
 from mecheval.sites import Tap
 
 
@@ -71,6 +72,8 @@ class MesaNet(MemoryMixer):
             self.state(linear_recurrence_states(written, torch.cat([k, v], dim=-1), g=g))
         lamb = (F.softplus(self.lambda_params) + self.least).view(self.num_heads, -1)
         solved = self.solved(ridge(q, k, g, beta, lamb, at))
+        if self.weights.listening:
+            self.weights(of_result(linear_recurrence(solved, written, one_value_each(v), g=g)))
         o = self.heads(linear_recurrence(solved, written, v, g=g, at=at))
         here = x if at is None else take(x, at)
         gate = F.silu(self.gate(self.split(self.g_proj(here)))) if self.use_gate else None

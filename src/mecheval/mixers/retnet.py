@@ -22,6 +22,7 @@ from mecheval.mixers.attention import rotate
 from mecheval.mixers.memory import MemoryMixer, size_of_head, whole
 from mecheval.mixers.options import RetNetOptions
 from mecheval.mixers.parts import RMSNorm
+from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
@@ -64,7 +65,7 @@ class RetNet(MemoryMixer):
             q, k, v = F.silu(q), F.silu(k), F.silu(v)
         q, k = self.split(q) * self.key_size**-0.5, self.split(k)
         if self.rotary:
-            everywhere = torch.arange(length, device=x.device)[None]
+            everywhere = tokens_before() + torch.arange(length, device=x.device)[None]
             q = rotate(q.transpose(1, 2), everywhere if at is None else at).transpose(1, 2)
             k = rotate(k.transpose(1, 2), everywhere).transpose(1, 2)
         q, k, v = self.q(q), self.k(k), self.v(self.split(v))

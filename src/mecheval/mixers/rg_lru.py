@@ -24,7 +24,9 @@ from mecheval.mixers.memory import size_of_head
 from mecheval.mixers.options import RGLRUOptions
 from mecheval.mixers.parts import ShortConv
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
+from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
+from mecheval.ops.weights import of_decays
 from mecheval.sites import Tap
 
 STEEPEST = 2.5e-7
@@ -56,6 +58,7 @@ class RGLRU(Mixer):
     """A gated diagonal recurrence beside a gated branch."""
 
     Options = RGLRUOptions
+    weighs = ("weights", "u", "heads")
 
     def __init__(self, d_model: int, layer: int, options: RGLRUOptions) -> None:
         super().__init__()
@@ -71,6 +74,7 @@ class RGLRU(Mixer):
         self.u, self.gate = Tap("u", "B L W"), Tap("gate", "B L W")
         self.r, self.i, self.a = Tap("r", "B L W"), Tap("i", "B L W"), Tap("a", "B L W")
         self.state = Tap("state", "B L W", readonly=True)
+        self.weights = Tap("weights", "B W L S", kind="weights", readonly=True)
         self.heads = Tap("heads", "B L W")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
@@ -83,10 +87,13 @@ class RGLRU(Mixer):
         log_a = -8 * self.r(r) * F.softplus(self.rg_lru.recurrent_param)
         a = self.a(torch.exp(log_a))
         scale = torch.sqrt((-torch.expm1(2 * log_a)).clamp(min=STEEPEST))
-        scale = torch.cat([torch.ones_like(scale[:, :1]), scale[:, 1:]], dim=1)
+        if tokens_before() == 0:
+            scale = torch.cat([torch.ones_like(scale[:, :1]), scale[:, 1:]], dim=1)
         entered = u * self.i(i) * scale
         if self.state.listening:
             self.state(diagonal_recurrence(a, entered))
+        if self.weights.listening:
+            self.weights(of_decays(log_a) * (i * scale).mT[:, :, None])
         h = self.heads(diagonal_recurrence(a, entered, at))
         gate = self.gate(self.linear_y(x if at is None else take(x, at)))
         y: Tensor = self.linear_out(h * F.gelu(gate, approximate="tanh"))

@@ -28,6 +28,7 @@ from mecheval.mixers.base import divides
 from mecheval.mixers.memory import MemoryMixer
 from mecheval.mixers.options import RWKV7Options
 from mecheval.mixers.parts import OwnLinear
+from mecheval.ops.pieces import shifted
 from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
@@ -96,7 +97,7 @@ class RWKV7(MemoryMixer):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """Six mixes of a token with the one before give r, w, k, v, a and g; see the module."""
-        before = self.shift(F.pad(x, (0, 0, 1, -1))) if self.token_shift else x
+        before = self.shift(shifted(x)) if self.token_shift else x
 
         def mixed(name: str) -> Tensor:
             return torch.lerp(x, before, getattr(self, f"x_{name}")) if self.token_shift else x

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mecheval.mixers.attention import Attention, rotate
+from mecheval.mixers.attention import Attention
 from mecheval.mixers.options import SlidingAttentionOptions
 from mecheval.mixers.parts import ShortConv, projected_conv_at
 from mecheval.ops.queries import take
@@ -27,6 +27,7 @@ class SlidingAttention(Attention):
     """Multi-head attention to the last `window` tokens."""
 
     Options = SlidingAttentionOptions
+    window: int
 
     def __init__(self, d_model: int, layer: int, options: SlidingAttentionOptions) -> None:
         super().__init__(d_model, layer, options)
@@ -40,10 +41,8 @@ class SlidingAttention(Attention):
         length = x.shape[1]
         q_BKD, k_BLD, v_BLD = self._qkv(x, at)
         q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)
-        if self.rotary:
-            everywhere = torch.arange(length, device=x.device)[None]
-            q, k = rotate(q, everywhere if at is None else at), rotate(k, everywhere)
-        if at is None and not self.pattern.listening and length > self.window:
+        q, k, v = self._turned_and_kept(q, k, v, at)
+        if at is None and not self.pattern.listening and length > self.window and k.shape[2] == length:
             heads_BHKE = self._in_blocks(q, k, v)
         else:
             heads_BHKE = self._pattern(q @ k.transpose(-1, -2), at) @ v

@@ -11,6 +11,7 @@ from mecheval.mixers import Mixer
 from mecheval.mixers.parts import RMSNorm
 from mecheval.model.canon import Canon, Place
 from mecheval.model.found import found_convolutions
+from mecheval.ops.pieces import continued
 from mecheval.ops.queries import take
 from mecheval.sites import Tap, taps
 
@@ -74,7 +75,7 @@ class Block(nn.Module):
         h = self.input(h)
         x = self.mixer_input(self.norm1(h))
         if at is None:
-            mixed = self.mixer(x)
+            mixed = self.mixer(x) if isinstance(self.mixer, Mixer) else continued(self.mixer, x)
         else:
             mixed = self.mixer(x, at) if self._takes_at else take(self.mixer(x), at)
             h = take(h, at)

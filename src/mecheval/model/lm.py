@@ -17,6 +17,7 @@ from mecheval.mixers.pattern import fill, is_pattern, option_names, read_pattern
 from mecheval.model.block import Block
 from mecheval.model.canon import add_canon
 from mecheval.model.init import STD, init_mamba, init_transformer
+from mecheval.ops.pieces import NOTHING_READ, State, reading, tokens_before
 from mecheval.sites import Site, Tap
 from mecheval.types import Positions
 
@@ -94,6 +95,44 @@ class LM(nn.Module):
         rows, weight = _Tied.apply(self.embed.weight, tokens)  # type: ignore[no-untyped-call]
         return self._run(0, self._positioned(rows), at, weight)
 
+    def read(self, tokens: Tensor, state: State = NOTHING_READ) -> tuple[Tensor, State]:
+        """Logits (B, L, V) of the next tokens (B, L) of documents of which `state` was read, and the state after them.
+
+        The numbers are those of `forward` for whole documents; a piece may be as short as one token.
+        """
+        if any(tap.readonly and tap.listening for tap in self.taps().values()):
+            raise UserError("read: sites of states can be listened to in whole documents only.")
+        with reading(state) as now:
+            logits = self(tokens)
+        return logits, now.after(tokens.shape[1])
+
+    @torch.no_grad()
+    def generate(
+        self, tokens: Tensor, n: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0
+    ) -> Tensor:
+        """The documents tokens (B, L), L >= 1, continued by n tokens each, (B, L + n).
+
+        At temperature 0 the likeliest token is taken, else one is drawn by `seed`, of the `top_k` likeliest if given.
+        Time and memory a token are those of the mixers' states: constant where these are.
+        """
+        if tokens.ndim != 2 or not tokens.shape[1] or n < 0:
+            raise UserError(f"generate: give tokens (B, L) with L >= 1 and n >= 0 (got {tuple(tokens.shape)}, n={n}).")
+        if temperature < 0 or (top_k is not None and not 1 <= top_k <= self.vocab_size):
+            limits = f"a temperature of at least 0, and top_k of 1 to {self.vocab_size}"
+            raise UserError(f"generate: give {limits} (got {temperature}, {top_k}).")
+        random = torch.Generator(tokens.device).manual_seed(seed)
+        found, piece, state = [tokens], tokens, NOTHING_READ
+        training = self.training
+        self.eval()
+        try:
+            for _ in range(n):
+                logits, state = self.read(piece, state)
+                piece = _chosen(logits[:, -1], temperature, top_k, random)
+                found.append(piece)
+        finally:
+            self.train(training)
+        return torch.cat(found, dim=1)
+
     def embedded(self, tokens: Tensor) -> Tensor:
         """What enters block 0, (B, L, D)."""
         return self._positioned(self.embed(tokens))
@@ -105,10 +144,11 @@ class LM(nn.Module):
     def _positioned(self, h: Tensor) -> Tensor:
         if self.embed_positions is None:
             return h
-        length, limit = h.shape[1], self.embed_positions.num_embeddings
+        first, limit = tokens_before(), self.embed_positions.num_embeddings
+        length = first + h.shape[1]
         if length > limit:
             raise UserError(f"LM: {length} tokens exceed the position table; build it with max_length > {limit}.")
-        return h + self.embed_positions.weight[:length]
+        return h + self.embed_positions.weight[first:length]
 
     def _run(self, block: int, h: Tensor, at: Tensor | None, head: Tensor) -> Tensor:
         *earlier, last = self._blocks()[block:]
@@ -146,6 +186,15 @@ class LM(nn.Module):
 
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
+
+
+def _chosen(logits: Tensor, temperature: float, top_k: int | None, random: torch.Generator) -> Tensor:
+    """One token (B, 1) for each row of logits (B, V)."""
+    if temperature == 0:
+        return logits.argmax(-1, keepdim=True)
+    if top_k is not None:
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], float("-inf"))
+    return (logits / temperature).softmax(-1).multinomial(1, generator=random)
 
 
 def _layers(mixer: str | Factory | Sequence[str | Factory], n_layers: int | None) -> list[tuple[str, Factory]]:

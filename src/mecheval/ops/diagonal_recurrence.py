@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
 from mecheval.ops.dispatch import use_fast
+from mecheval.ops.pieces import current
 from mecheval.ops.queries import take
 
 Floats = NDArray[np.float32]
@@ -27,10 +28,15 @@ def diagonal_recurrence(a: Tensor, x: Tensor, at: Tensor | None = None) -> Tenso
     """h (B, L, C) for decays a (B, L, C) and inputs x (B, L, C); with `at` (B, K), only at those positions."""
     if a.shape != x.shape:
         raise ValueError(f"diagonal_recurrence: a has shape {tuple(a.shape)}, x has {tuple(x.shape)}")
+    now = current(at)
+    if now is not None and (before := now.recall()) is not None:
+        x = torch.cat([x[:, :1] + a[:, :1] * before, x[:, 1:]], dim=1)
     if use_fast(a, x):
         h: Tensor = _Diagonal.apply(a, x)  # type: ignore[no-untyped-call]
     else:
         h = diagonal_recurrence_reference(a, x)
+    if now is not None:
+        now.keep(h[:, -1:])
     return h if at is None else take(h, at)
 
 

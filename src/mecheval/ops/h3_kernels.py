@@ -17,6 +17,7 @@ from mecheval.ops import h3_mix_kernel, h3_ssm_kernel
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.long_conv import FOURIER_FROM, long_conv, long_conv_reference, transform_length
 from mecheval.ops.long_conv_kernel import to_columns, to_rows
+from mecheval.ops.pieces import current
 from mecheval.ops.queries import check_at, take
 
 SHIFT_FOURIER_FROM = 96
@@ -97,6 +98,49 @@ def h3_mix(q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, D: Tensor, at: Tenso
 def h3_mix_reference(q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, D: Tensor, at: Tensor | None = None) -> Tensor:
     """`h3_mix` by all P x P products of keys and values, each convolved on its own."""
     return _mix_products(q, k, v, kernel, D, at, long_conv_reference)
+
+
+def shift_register(k: Tensor, B: Tensor, C: Tensor) -> Tensor:
+    """The convolution of k (B, L, D) with `shift_kernel`, as a recurrence that continues after earlier pieces.
+
+    S <- S moved on by one state, plus B k_t; y_t = Σ_n C[n] S[n]. B, C (D, N); returns (B, L, D).
+    """
+    now = current()
+    before = None if now is None else now.recall()
+    S_BDN = k.new_zeros(len(k), *B.shape) if before is None else before
+    read = []
+    for k_BD in k.unbind(1):
+        S_BDN = F.pad(S_BDN, (1, -1)) + B * k_BD.unsqueeze(2)
+        read.append((S_BDN * C).sum(2))
+    if now is not None:
+        now.keep(S_BDN)
+    return torch.stack(read, dim=1)
+
+
+def h3_mix_recurrent(
+    q: Tensor, k: Tensor, v: Tensor, inv_A_real: Tensor, A_imag: Tensor, B: Tensor, C: Tensor, log_dt: Tensor, D: Tensor
+) -> Tensor:
+    """`h3_mix` with the kernel of `diagonal_kernel`, as a recurrence that continues after earlier pieces.
+
+    Each product of a key and a value has M complex modes, S <- (1 + z) / (1 - z) S + k v; what is read of them is
+    2 Re Σ_m C_m B_m dt / (1 - z_m) S_m. In double precision, for the reason given at `diagonal_kernel_reference`.
+    """
+    now = current()
+    inv_A_real, A_imag, B, C, log_dt = (x.double() for x in (inv_A_real, A_imag, B, C, log_dt))
+    z_HM = torch.complex(-inv_A_real.exp(), A_imag) * log_dt.exp()[:, None] / 2
+    keep_HM = ((1 + z_HM) / (1 - z_HM))[:, None, None]
+    weight_HM = torch.view_as_complex(B) * torch.view_as_complex(C) * log_dt.exp()[:, None] / (1 - z_HM)
+    products_BLHPP = k[..., :, None] * v[..., None, :]
+    before = None if now is None else now.recall()
+    S_BHPPM = keep_HM.new_zeros(1) if before is None else before
+    read = []
+    for q_BHP, x_BHPP in zip(q.unbind(1), products_BLHPP.unbind(1), strict=True):
+        S_BHPPM = keep_HM * S_BHPPM + x_BHPP.unsqueeze(4)
+        memory_BHPP = 2 * torch.einsum("hm,bhefm->bhef", weight_HM, S_BHPPM).real.to(q.dtype)
+        read.append(torch.einsum("bhe,bhef->bhf", q_BHP, memory_BHPP + D[:, None, None] * x_BHPP))
+    if now is not None:
+        now.keep(S_BHPPM)
+    return torch.stack(read, dim=1)
 
 
 def _mix_products(

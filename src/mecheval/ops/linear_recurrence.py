@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.pieces import apart, current
 from mecheval.ops.queries import check_at, take
 from mecheval.ops.recurrence_chunks import in_chunks, with_query_steps
 from mecheval.ops.recurrence_loop import in_loops
@@ -69,6 +70,12 @@ def linear_recurrence(
     `at` (B, K), the memory is read only at those positions: q is (B, K, H, Dk) and the result (B, K, H, Dv). With
     `final_state`, the memory after the last position is returned beside the result.
     """
+    if (now := current(at)) is not None:
+        before = now.recall()
+        with apart():
+            read, after = linear_recurrence(q, k, v, g=g, beta=beta, a=a, b=b, initial_state=before, final_state=True)
+        now.keep(after)
+        return (read, after) if final_state else read
     _check(q, k, v, g, beta, a, b, initial_state, at)
     given = [x for x in (q, k, v, g, beta, a, b, initial_state) if x is not None]
     o: Tensor

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from mecheval.ops import long_conv_kernel
 from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.pieces import apart, current, extended
 from mecheval.ops.queries import check_at, take
 
 FOURIER_FROM = 320
@@ -22,10 +23,16 @@ FOURIER_FROM = 320
 def long_conv(x: Tensor, k: Tensor, at: Tensor | None = None) -> Tensor:
     """y[t, c] = Σ_{s<=t} k[s, c] x[t-s, c].
 
-    x (B, L, C); k (L, C). Returns (B, L, C), or (B, P, C) at the positions `at` (B, P).
+    x (B, L, C); k (L, C), and for a later piece of a document as many more as tokens were read before. Returns
+    (B, L, C), or (B, P, C) at the positions `at` (B, P).
     From FOURIER_FROM on, and on GPUs, the sum is a product of Fourier transforms: each output then carries a rounding
     error relative to the largest, and so does its independence of later tokens.
     """
+    if current(at) is not None:
+        seen = extended(x)
+        here = torch.arange(seen.shape[1] - x.shape[1], seen.shape[1], device=x.device).expand(len(x), -1)
+        with apart():
+            return long_conv(seen, k, None if seen is x else here)
     if at is not None:
         check_at(at, *x.shape[:2])
     if use_gpu("torch", x, k):

@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from mecheval.kernels import fast_kernel
 from mecheval.ops.dispatch import use_fast
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
+from mecheval.ops.pieces import current
 from mecheval.ops.queries import check_at, in_time_order, take
 
 Floats = NDArray[np.float32]
@@ -43,6 +44,12 @@ def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tenso
     With `at` (B, K), q and the result are (B, K, H, D), at those positions only.
     """
     batch, length = k.shape[:2]
+    if (now := current(at)) is not None:
+        G_BLHDD = linear_recurrence_states(beta.unsqueeze(3) * k, k, g=g, initial_state=now.recall())
+        now.keep(G_BLHDD[:, -1])
+        whole = (G_BLHDD + torch.diag_embed(lamb)).double()
+        solved: Tensor = torch.linalg.solve(whole, q.double())
+        return solved.to(q.dtype)
     if at is not None:
         check_at(at, batch, length)
     if not use_fast(q, k, g, beta, lamb):

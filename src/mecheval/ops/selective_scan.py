@@ -9,7 +9,7 @@ The skip term D u and the gate belong to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.fastmath import LOG2_E
+from mecheval.ops.pieces import current
 from mecheval.ops.queries import as_extra_steps, check_at, in_time_order, take
 from mecheval.ops.selective_scan_kernel import scan_backward, scan_forward, segments
 
@@ -30,6 +31,10 @@ def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, at: T
     positions: C is (B, K, N) and the result (B, K, E).
     """
     _check(u, dt, A, B, C, at)
+    if (now := current(at)) is not None:
+        states = list(_states(u, dt, A, B, now.recall()))
+        now.keep(states[-1])
+        return _read(states, C)
     if use_gpu("mamba_ssm", u, dt, A, B, C):
         return _scan_on_gpu(u, dt, A, B, C, at)
     if use_fast(u, dt, A, B, C):
@@ -44,8 +49,7 @@ def selective_scan_reference(
 ) -> Tensor:
     """`selective_scan` as a loop over time, differentiable by autograd as often as you like."""
     if at is None:
-        read = zip(_states(u, dt, A, B), C.unbind(1), strict=True)
-        return torch.stack([(S_BEN @ C_BN.unsqueeze(2)).squeeze(2) for S_BEN, C_BN in read], dim=1)
+        return _read(_states(u, dt, A, B), C)
     S_BKEN = take(selective_scan_states(u, dt, A, B), at)
     return (S_BKEN @ C.unsqueeze(3)).squeeze(3)
 
@@ -55,9 +59,14 @@ def selective_scan_states(u: Tensor, dt: Tensor, A: Tensor, B: Tensor) -> Tensor
     return torch.stack(list(_states(u, dt, A, B)), dim=1)
 
 
-def _states(u: Tensor, dt: Tensor, A: Tensor, B: Tensor) -> Iterator[Tensor]:
+def _read(states: Iterable[Tensor], C: Tensor) -> Tensor:
+    read = zip(states, C.unbind(1), strict=True)
+    return torch.stack([(S_BEN @ C_BN.unsqueeze(2)).squeeze(2) for S_BEN, C_BN in read], dim=1)
+
+
+def _states(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, initial: Tensor | None = None) -> Iterator[Tensor]:
     # unbind, because the gradient of indexing one step at a time costs a whole sequence per step
-    S_BEN = u.new_zeros(u.shape[0], *A.shape)
+    S_BEN = u.new_zeros(u.shape[0], *A.shape) if initial is None else initial
     for dt_BE, x_BE, B_BN in zip(dt.unbind(1), (dt * u).unbind(1), B.unbind(1), strict=True):
         S_BEN = torch.exp(dt_BE.unsqueeze(2) * A) * S_BEN + x_BE.unsqueeze(2) * B_BN.unsqueeze(1)
         yield S_BEN

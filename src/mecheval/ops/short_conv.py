@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from mecheval.ops import short_conv_kernel
 from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.pieces import apart, current, extended
 from mecheval.ops.queries import check_at, take
 
 
@@ -23,6 +24,10 @@ def short_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, at: Tensor
     x (B, L, C); weight (C, 1, K) as in PyTorch's Conv1d, its last tap on the current token; bias (C,) or None.
     Returns (B, L, C), or (B, P, C) at the positions `at` (B, P).
     """
+    if current(at) is not None:
+        seen = extended(x, weight.shape[-1] - 1)
+        with apart():
+            return short_conv(seen, weight, bias)[:, -x.shape[1] :]
     if at is not None:
         check_at(at, *x.shape[:2])
     tensors = (x, weight) if bias is None else (x, weight, bias)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.pieces import current
 from mecheval.ops.queries import check_at
 
 EPS = 1e-12
@@ -37,6 +38,12 @@ def taylor_attention(q: Tensor, k: Tensor, v: Tensor, at: Tensor | None = None) 
     kernel adds 1e-6 to the divisor, not 1e-12.
     """
     length, heads = k.shape[1:3]
+    if (now := current(at)) is not None:
+        before, S_BLHPW = now.recall(), taylor_states(k, v)
+        S_BLHPW = S_BLHPW if before is None else S_BLHPW + before
+        now.keep(S_BLHPW[:, -1:])
+        read = torch.einsum("blhp,blhpw->blhw", taylor_features(q), S_BLHPW)
+        return read[..., :-1] / (read[..., -1:] + EPS)
     if at is not None:
         check_at(at, len(k), length)
     if not (use_fast(q, k, v) or use_gpu("torch", q, k, v)):

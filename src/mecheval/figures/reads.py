@@ -1,0 +1,62 @@
+"""What every layer reads from where in one document, as maps of tokens by tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mecheval.errors import UserError
+from mecheval.figures import vegalite as vl
+
+MOST_TOKENS = 80
+"""Tokens of the longest document that is drawn: more cannot be read."""
+STEP = 13
+"""Pixels of a cell."""
+SIGNED = {"domain": [-1, -0.5, 0, 0.5, 1], "range": ["#a33d0f", "#f0b48f", "#ffffff", "#55a3f6", "#072e55"]}
+"""The scale from shares to colours: against the result, none of it, all of it; beyond, the colours of its ends."""
+LEAST = 0.005
+"""Smaller shares are left white."""
+
+
+def reads(shares_layers: NDArray[np.float64], symbols: Sequence[str], roles: Mapping[str, int], title: str) -> vl.Chart:
+    """A map for each layer, shares (layers, L, L): a row for each reading token, a column for each token read."""
+    layers, length = shares_layers.shape[:2]
+    if length > MOST_TOKENS:
+        raise UserError(f"a map shows documents of at most {MOST_TOKENS} tokens (got {length}); choose another one.")
+    named = {place: role for role, place in reversed(roles.items())}
+    label = [f"{symbol}{f' · {named[i]}' if i in named else ''}" for i, symbol in enumerate(symbols)]
+    maps = [_map(shares_layers[i], i, symbols, label) for i in range(layers)]
+    notes = [
+        "A row is a token that reads, a column one that is read. Colour: the share of the row's result that comes from "
+        "the column, blue with it and brown against it. Shares of a row sum to 1."
+    ]
+    query = roles.get("query", length - 1)
+    said = [f"layer {i} reads most from {label[int(np.argmax(row[query]))]}" for i, row in enumerate(shares_layers)]
+    width, described = layers * (STEP * length + 40), f"{title}. At the query, {', '.join(said)}."
+    return vl.finish(vl.beside(maps, 3 * vl.GAP), title, notes, width, described)
+
+
+def _map(shares: NDArray[np.float64], layer: int, symbols: Sequence[str], label: Sequence[str]) -> vl.Spec:
+    rows = [
+        {"t": t, "s": s, "share": round(float(shares[t, s]), 3), "reader": label[t], "read": label[s]}
+        for t in range(len(label)) for s in range(t + 1) if abs(shares[t, s]) >= LEAST
+    ]  # fmt: skip
+    names = "[" + ", ".join(_quoted(name) for name in label) + "][datum.value]"
+    short = "[" + ", ".join(_quoted(name) for name in symbols) + "][datum.value]"
+    every = {"domain": list(range(len(label)))}
+    legend = {"title": "share", "values": [-1, 0, 1], "format": ".0f"} if layer == 0 else None
+    encoding = {
+        "x": vl.field("s:O", title=None, scale=every, axis={"labelExpr": short, "orient": "top", "labelAngle": -90}),
+        "y": vl.field("t:O", title=None, scale=every, axis={"labelExpr": names if layer == 0 else "''"}),
+        "color": vl.field("share:Q", scale={**SIGNED, "clamp": True, "interpolate": "rgb"}, legend=legend),
+        "tooltip": [vl.field("reader:N"), vl.field("read:N"), vl.field("share:Q")],
+    }  # fmt: skip
+    cells = vl.layer("rect", encoding, stroke=vl.FAINT, strokeWidth=0.5)
+    return vl.panel([cells], {"step": STEP}, {"step": STEP}, rows, title=vl.heading([f"layer {layer}"]))
+
+
+def _quoted(text: str) -> str:
+    """A text as a literal of Vega's expressions."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", " ") + "'"
