@@ -168,10 +168,10 @@ def positions(batch: Batch, roles: Roles | None, seed: int = 0) -> dict[str, Ten
         if isinstance(role, int):
             where = torch.full_like(batch.lengths, role) if role >= 0 else batch.lengths + role
             found[str(role)] = _checked(batch, str(role), where)
-        elif role == RANDOM:
-            found[role] = _random(batch, seed).to(device)
         elif role in batch.roles:
             found[role] = batch.roles[role]
+        elif role == RANDOM:
+            found[role] = _random(batch, seed).to(device)
         elif role in SPANS:
             found[role] = _span(batch, role)
         elif (offset := OFFSET.fullmatch(role)) and offset[1] in batch.roles:
