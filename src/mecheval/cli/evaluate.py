@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # slow to import
 @app.command()
 def evaluate(
     source: Annotated[str, typer.Argument(metavar="FILE.py:CLASS", help="The file and class of a torch module.")],
-    task: Annotated[str, typer.Option(help="ar or atr.")] = "ar",
+    task: Annotated[str, typer.Option(help="A task of `mecheval list tasks`.")] = "ar",
     scale: Scale = "laptop",
     assignments: Set = None,
     seeds: Seeds = 1,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @overload
 def evaluate(
-    model: type[nn.Module], task: str = "ar", *, scale: str = "laptop", options: Mapping[str, Any] | None = None,
+    model: type[nn.Module], task: str | Task = "ar", *, scale: str = "laptop", options: Mapping[str, Any] | None = None,
     seeds: int = 1, lr: float | Sequence[float] = (), compare: bool = True, store: str | Path = DEFAULT_STORE,
     report: str | Path | None = None, workers: int | None = None,
 ) -> Evaluation: ...  # fmt: skip
@@ -40,11 +40,11 @@ def evaluate(model: type[nn.Module] | nn.Module, task: str | Task = "ar", **give
     """Find out how an architecture recalls: a custom mixer that is trained here, or a trained model as it is.
 
     **A mixer**: a torch module class (B, L, D) -> (B, L, D), called as `cls(d_model=...)`. It is checked, trained on
-    `task` (ar or atr) at `scale` (laptop or paper) with learning rates `lr` (the scale's) and `seeds` seeds, intervened
-    on, and set beside the built-in mixers unless `compare` is False. `options` are the mixer's own arguments, and
-    settings of the run by name, which hold for all (`{"d_state": 16, "steps": 4000}`). Runs are kept in `store` and
-    never trained twice; an edited mixer is another one. `report` is an HTML file to write. `workers`: processes for
-    the built-in mixers.
+    `task` (a name or a Task) at `scale` (laptop or paper) with learning rates `lr` (the scale's) and `seeds` seeds,
+    intervened on, and set beside the built-in mixers unless `compare` is False. `options` are the mixer's own
+    arguments, and settings of the run by name, which hold for all (`{"d_state": 16, "steps": 4000}`). Runs are kept in
+    `store` and never trained twice; an edited mixer is another one. `report` is an HTML file to write. `workers`:
+    processes for the built-in mixers.
 
     **A model**: any torch module that maps tokens (n, L) to logits (n, L, V), or to an object with `.logits`. `task` is
     a Task. `layers` names the submodules that are its blocks, in order; `mixers` those that are their sequence mixers;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,13 @@ from mecheval.custom import said
 from mecheval.errors import UserError
 from mecheval.evaluation.checks import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import check_sites, sites_of
-from mecheval.evaluation.result import COLUMNS, ROLES, Evaluation, summarised, write_page
+from mecheval.evaluation.result import COLUMNS, Evaluation, summarised, write_page
 from mecheval.intervene.places import Answering
 from mecheval.model import LM
 from mecheval.report import check_page
 from mecheval.store import DEFAULT_STORE, Store
 from mecheval.studies import STUDIES, best_rows, study_table
-from mecheval.studies.scales import MIXERS
+from mecheval.studies.scales import MIXERS, at_block_1
 from mecheval.sweep import Point
 from mecheval.sweep.sweeping import rows_of
 from mecheval.tasks import Task, build_task
@@ -66,7 +67,8 @@ def evaluate_model(
     effects, found = measured.effects, measured.verdict
     restored = effects[effects["site"] == places.middle].set_index("role")["restored"]
     row = {"mixer": name, "d": width, "accuracy": scores.accuracy, "likelihood": scores.likelihood}
-    row |= {f"restored_{role}": float(restored.get(role, float("nan"))) for role in ROLES}
+    named = {reading.name: reading.role for reading in at_block_1(made.meaning)}
+    row |= {name: float(restored.get(role, float("nan"))) for name, role in named.items()}
     row |= {"verdict": found.label, "agreement": found.agreement}
     title = f"{name} on {made.name} ({split}, {n} documents)"
     table = _with_others(row, made, Store(store) if compare else None)
@@ -155,7 +157,7 @@ def _with_others(row: dict[str, Any], task: Task, store: Store | None) -> pd.Dat
     points = [] if store is None else [Point({}, config) for config in _as_they_are(task, store)]
     if store is None or not points:
         return own
-    study = STUDIES["ar"]  # whose readings are those of the table
+    study = replace(STUDIES["ar"], readings=at_block_1(task.meaning))
     best = best_rows(study_table(study, points, store).frame, ["mixer"]).sort_values("mixer")
     return pd.concat([own, summarised(best)], ignore_index=True)
 
