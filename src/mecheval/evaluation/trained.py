@@ -15,9 +15,11 @@ from mecheval.analysis import judged_on, measure, score
 from mecheval.config import RunConfig
 from mecheval.custom import said
 from mecheval.errors import UserError
+from mecheval.evaluation.checkpoint import checkpoint_task, load_checkpoint
 from mecheval.evaluation.checks import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import check_sites, sites_of
 from mecheval.evaluation.result import COLUMNS, Evaluation, summarised, write_page
+from mecheval.intervene.effects import BUDGET_MB, document_slices
 from mecheval.intervene.places import Answering
 from mecheval.model import LM
 from mecheval.report import check_page
@@ -31,12 +33,12 @@ from mecheval.tasks import Task, build_task
 if TYPE_CHECKING:
     import pandas as pd
 
-FEW, SLICE = 5, 64
-"""Documents of the checks, and of one pass."""
+FEW = 5
+"""Documents of the checks."""
 
 
 def evaluate_model(
-    model: nn.Module,
+    model: nn.Module | str | Path,
     task: str | Task = "ar",
     *,
     layers: Sequence[str] | None = None,
@@ -52,7 +54,13 @@ def evaluate_model(
 ) -> Evaluation:
     """Intervene on a model as it is; nothing is trained. See `evaluate`."""
     written = None if report is None else check_page(report)
-    made = build_task(task) if isinstance(task, str) else task
+    made = task
+    if isinstance(model, str | Path):
+        name = Path(model).name if name is None else name
+        made = checkpoint_task(model, task) if isinstance(task, str) else task
+        model = load_checkpoint(model)
+    if isinstance(made, str):
+        made = build_task(made)
     name = type(model).__name__ if name is None else name
     device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     clean = made.sample(n, split, seed).to(device)
@@ -62,7 +70,8 @@ def evaluate_model(
         _check(name, answering, made, clean.tokens[:FEW])
         places = sites_of(answering, layers, mixers, sites, clean.tokens[:FEW])
         width = check_sites(answering, clean.tokens[:FEW], places)
-        scores = score(answering, [clean[i : i + SLICE].questions() for i in range(0, len(clean), SLICE)])
+        slices = document_slices(answering, clean, BUDGET_MB)
+        scores = score(answering, [clean[rows].questions() for rows in slices])
         measured = measure(answering, judged, corrupted, places.every, places.depths)
     effects, found = measured.effects, measured.verdict
     restored = effects[effects["site"] == places.middle].set_index("role")["restored"]
