@@ -35,8 +35,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_heads": 4,
         "head_dim": 8,
         "n_groups": 1,
+        "chunk_size": 8,
     },
-}  # fmt: skip
+}
 CONVOLVING = ("Mamba", "Mamba2")
 
 
@@ -94,7 +95,7 @@ def test_the_command_line_evaluates_a_folder(
     assert "Verdict: not learnt" in out
     assert page.exists()
     code, _, err = Command(monkeypatch, capsys)("evaluate", str(tmp_path), "--task", "ar", "--no-report")
-    assert code == 1
+    assert code == 2
     assert "has no config.json" in err
 
 
