@@ -16,8 +16,6 @@ from mecheval.intervene.gather import Evidence, ratio
 from mecheval.intervene.intervals import difference_interval, mean_interval, share_interval
 from mecheval.intervene.mechanism import (
     KEY_FIRST,
-    KINDS,
-    VALUE_FIRST,
     Cell,
     Depths,
     Finding,
@@ -25,8 +23,10 @@ from mecheval.intervene.mechanism import (
     Rule,
     Shares,
     judge,
+    value_first,
     words,
 )
+from mecheval.types import Meaning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,20 +97,24 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     drawn = _resampled(sums, resamples, random)
 
     def find(row: Floats) -> Finding:
-        return _find(dict(zip(shared, _shares(row, len(shared)), strict=True)), row, depths, rule, inner)
+        share = dict(zip(shared, _shares(row, len(shared)), strict=True))
+        return _find(share, row, depths, rule, inner, runs[0].meaning)
 
     numbers = Numbers(shared, point, runs)
+    if runs[0].meaning.value is None:
+        return numbers.verdict(Finding("undetermined", reason="this task asks for no recall that could be named"), None)
     given, least = min(run.given for run in runs), rule.documents // 4
     if given < rule.documents or n < least:
         reason = f"a verdict needs {rule.documents} documents (got {given})"
         if given >= rule.documents:
-            reason = f"a verdict needs {least} documents in which key, value and query stand apart (got {n})"
-        return numbers.verdict(Finding("undetermined", reason=reason), None, rule)
+            roles = f"{numbers.key}, {words(runs[0].meaning.value)} and {numbers.query}"
+            reason = f"a verdict needs {least} documents in which {roles} stand apart (got {n})"
+        return numbers.verdict(Finding("undetermined", reason=reason), None)
     not_learnt = numbers.not_learnt(rule)
     found = not_learnt or find(point)
     findings = Counter(find(row).name for row in drawn)
     agreement = 1.0 if not_learnt else findings[found.name] / len(drawn)
-    report = numbers.verdict(found, agreement, rule)
+    report = numbers.verdict(found, agreement)
     if len(runs) > 1:
         labels = Counter(str(_judged([run], rule, resamples, seed).finding) for run in runs)
         report = _also(report, "Run by run: " + "; ".join(f"{k} x {finding}" for finding, k in labels.most_common()))
@@ -121,11 +125,11 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     return _also(replace(report, finding=undetermined), f"Resamples of the documents disagree: {rivals}")
 
 
-def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | None) -> Finding:
-    if not row[-2] - row[-1] > 0 or (depths.boundaries and Cell(depths.boundaries[0], "key") not in share):
+def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | None, meaning: Meaning) -> Finding:
+    if not row[-2] - row[-1] > 0 or (depths.boundaries and Cell(depths.boundaries[0], meaning.key) not in share):
         return Finding("not_learnt")
     known = {Cell(site, role, "value"): float("nan") for site in depths.boundaries for role in ("question", "body")}
-    return judge({**known, **share}, depths, rule, inner)
+    return judge({**known, **share}, depths, rule, inner, meaning)
 
 
 class _Sums:
@@ -168,7 +172,8 @@ class Numbers:
     """Point estimates with their intervals, in words."""
 
     def __init__(self, cells: Sequence[Cell], point: Floats, runs: Sequence[Evidence]) -> None:
-        self.cells, self.point, self.runs = list(cells), point, runs
+        self.cells, self.point, self.runs, self.meaning = list(cells), point, runs, runs[0].meaning
+        self.key, self.query = words(self.meaning.key), words(self.meaning.query)
         count = len(self.cells)
         self.value = np.append(_shares(point, count), point[2 * count :])
         original = [run.original for run in runs]
@@ -208,16 +213,16 @@ class Numbers:
             reason = f"a likelihood of {found:.2f} is not {surely}above the {guessed:.2f} of guessing without recall"
             return Finding("not_learnt", reason=reason)
         if not self.gap[1] > 0 and self.gap[0] >= rule.learnt:
-            reason = f"the key makes a difference of {self.gap[0]:.2f}, but in too few documents to be sure"
+            reason = f"the {self.key} makes a difference of {self.gap[0]:.2f}, but in too few documents to be sure"
             return Finding("undetermined", reason=reason)
         if not self.gap[1] > 0:
-            return Finding("not_learnt", reason="the answer does not depend on the key")
+            return Finding("not_learnt", reason=f"the answer does not depend on the {self.key}")
         if self.gap[0] < rule.learnt:
-            reason = f"recall is too weak to be explained: the key makes a difference of {self.gap[0]:.2f}"
+            reason = f"recall is too weak to be explained: the {self.key} makes a difference of {self.gap[0]:.2f}"
             return Finding("undetermined", reason=reason)
         return None
 
-    def verdict(self, found: Finding, agreement: float | None, rule: Rule) -> Verdict:
+    def verdict(self, found: Finding, agreement: float | None) -> Verdict:
         """The finding with its numbers and sentences."""
         import pandas as pd
 
@@ -233,11 +238,11 @@ class Numbers:
         used = (
             f"{n} documents"
             if n == given
-            else f"{n} of {given} documents (in the others, roles coincide or stand close to the query)"
+            else f"{n} of {given} documents (in the others, roles coincide or stand close to the {self.query})"
         )
         lines = [
-            f"The answer has likelihood {self.said(-2)}, and {self.said(-1)} with the key corrupted; guessing without "
-            f"recall has {self.value[-3]:.2f}; {used}."
+            f"The answer has likelihood {self.said(-2)}, and {self.said(-1)} with the {self.key} corrupted; guessing "
+            f"without recall has {self.value[-3]:.2f}; {used}."
         ]
         if found.label == "not_learnt" or not self.cells:
             return lines
@@ -245,20 +250,23 @@ class Numbers:
             lines += self._about(f"At the input of layer {layer}", site)
             question = Cell(site, "question", "value")
             if question in self.shares:
+                value = words(self.meaning.value)
                 lines.append(
-                    f"At the input of layer {layer}, the value's identity is restored to {self.share(question)} at the "
-                    f"query and to {self.share(Cell(site, 'body', 'value'))} before it."
+                    f"At the input of layer {layer}, the {value}'s identity is restored to {self.share(question)} at "
+                    f"the {self.query} and to {self.share(Cell(site, 'body', 'value'))} before it."
                 )
         inner = self.runs[0].inner
         if inner is not None:
             lines += self._about(f"Inside the layer, at {inner}", inner)
         elif found.label == "direct_retrieval":
-            where = VALUE_FIRST if any(Cell(cell.site, *VALUE_FIRST) == cell for cell in self.cells) else KEY_FIRST
+            at_key = value_first(self.meaning)
+            from_value = any(Cell(cell.site, *at_key) == cell for cell in self.cells)
+            where = at_key if from_value else KEY_FIRST
             inside = [cell for cell in self.cells if cell == Cell(cell.site, *where) and cell.site not in
                       self.runs[0].depths.boundaries]  # fmt: skip
             if inside:
                 most = max(inside, key=lambda cell: self.shares[cell])
-                named = "at the key" if where == VALUE_FIRST else "between key and query"
+                named = f"at the {self.key}" if from_value else f"between {self.key} and {self.query}"
                 lines.append(f"Inside the layer, no activation {named} restores more than {self.shares[most]:.2f} "
                              f"({most.site}).")  # fmt: skip
             else:
@@ -267,17 +275,19 @@ class Numbers:
 
     def _about(self, opening: str, site: str) -> list[str]:
         """What is restored and destroyed at a site, by kind of positions, then by role."""
-        kinds = {"key": "key", "between": "positions between key and query", "question": "query"}
-        restored = ", ".join(f"{kinds[kind]} {self.share(Cell(site, kind))}" for kind in KINDS)
+        between = f"positions between {self.key} and {self.query}"
+        kinds = dict(zip(self.meaning.kinds, (self.key, between, self.query), strict=True))
+        restored = ", ".join(f"{said} {self.share(Cell(site, kind))}" for kind, said in kinds.items())
         destroyed = ", ".join(
-            f"{kinds[kind]} {round(self.shares[cell], 2) + 0.0:.2f}"
-            for kind in KINDS if (cell := Cell(site, kind, direction="destroy")) in self.shares
+            f"{said} {round(self.shares[cell], 2) + 0.0:.2f}"
+            for kind, said in kinds.items() if (cell := Cell(site, kind, direction="destroy")) in self.shares
         )  # fmt: skip
         lines = [f"{opening}, share restored: {restored}; share destroyed: {destroyed}."]
-        if (value := Cell(site, *VALUE_FIRST)) in self.shares:
-            lines.append(f"{opening}, the value's identity is restored to {self.share(value)} at the key.")
+        if (value := Cell(site, *value_first(self.meaning))) in self.shares:
+            lines.append(f"{opening}, the {words(self.meaning.value)}'s identity is restored to {self.share(value)} at "
+                         f"the {self.key}.")  # fmt: skip
         alone = [cell for cell in self.cells if (cell.site, cell.corruption, cell.direction) == (site, "key", "restore")
-                 and cell.role not in (*KINDS, "query")]  # fmt: skip
+                 and cell.role not in (*kinds, self.meaning.query)]  # fmt: skip
         worth = sorted((cell for cell in alone if self.shares[cell] >= WORTH_SAYING), key=lambda c: -self.shares[c])
         if worth:
             said = ", ".join(f"{words(cell.role)} {self.share(cell)}" for cell in worth)

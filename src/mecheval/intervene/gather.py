@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import answer_likelihood, likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
-from mecheval.intervene.mechanism import KEY_FIRST, KINDS, VALUE_FIRST, Cell, Depths, Finding, Rule, retrieving, route
-from mecheval.intervene.places import NEAR, NOWHERE, has_role, named_between, positions
+from mecheval.intervene.mechanism import KEY_FIRST, Cell, Depths, Finding, Rule, retrieving, route, value_first
+from mecheval.intervene.places import NEAR, named_between, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import RANDOM, Batch
+from mecheval.tasks.base import places_of
+from mecheval.types import FRAMED, NOWHERE, RANDOM, Batch, Meaning, first_of, has_role, last_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +36,6 @@ FEW, MOST_OPERATIONS = 64, 400
 """Documents on which the operations inside a custom mixer are searched, and how many of them are tried."""
 MIN_GAP = 0.01
 """Below this difference of original and corrupted likelihood there is nothing to restore, and no share of it."""
-NEEDED = ("key", "value", "query")
-"""Roles without which there is no evidence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +53,7 @@ class Evidence:
     depths: Depths
     inner: str | None  # the first site inside the retrieving layer at which key and value have met
     apart: Floats  # (2, m) likelihood and chance of all documents in which key, value and query stand apart
+    meaning: Meaning = FRAMED
 
     def __deepcopy__(self, memo: object) -> Evidence:
         """Itself: it never changes, and pandas copies what travels with a table at every step."""
@@ -108,31 +108,47 @@ def gather(
     model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int = 0
 ) -> Evidence | None:
     """The evidence about a model, `at_once` documents in one pass; None if they lack the roles that it is about."""
-    if not set(NEEDED) <= set(clean.roles) or not len(clean):
+    meaning = clean.meaning
+    needed = [role for role in (meaning.key, meaning.value, meaning.query) if role is not None]
+    if not set(needed) <= set(clean.roles) or not len(clean):
         return None
-    key, value, query = (clean.roles[role] for role in NEEDED)
-    apart = (key != value) & (key < query) & (value < query)
-    far = apart & (torch.maximum(key, value) + NEAR < query)  # where a short convolution does not reach the query
-    rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0].cpu()
+    apart, far = _stand_apart(clean)
+    rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0]
     given, whole = len(clean), clean[apart]
-    clean, corrupted = clean[rows.to(key.device)], corrupted[rows.to(key.device)]
+    clean, corrupted = clean[rows], corrupted[rows]
     chance = chance_of(clean)
     tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
     slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
     likelihoods = [likelihood(model, whole[some]).numpy() for some in slices]
     every = np.stack([np.concatenate([*likelihoods, np.empty(0)]), chance_of(whole)])
     rule, inner = Rule(), None
-    if len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
+    if meaning.value is not None and len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
-        path = route(tried.shares(), depths, rule)
+        path = route(tried.shares(), depths, rule, meaning)
         if not isinstance(path, Finding) and "between" not in path:
             layer = retrieving(path)
             inner = tried.inside(depths.inside[layer], rule) or tried.operation_inside(layer, rule)
     return Evidence(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
-        chance, clean.index.cpu().numpy(), given, depths, inner, every,
+        chance, clean.index.cpu().numpy(), given, depths, inner, every, meaning,
     )  # fmt: skip
+
+
+def _stand_apart(batch: Batch) -> tuple[Tensor, Tensor]:
+    """(n,) each: where key and value stand apart, before the query; and where a short convolution does not reach it.
+
+    In a task whose keys and values are always one token, they count as apart.
+    """
+    meaning = batch.meaning
+    key, query = batch.roles[meaning.key], first_of(batch.roles[meaning.query])
+    value = key if meaning.value is None else batch.roles[meaning.value]
+    apart = (last_of(key) < first_of(value)) | (last_of(value) < first_of(key))
+    if bool((first_of(key) == first_of(value)).all()):
+        apart = torch.ones_like(apart)
+    last = torch.maximum(last_of(key), last_of(value))
+    apart = apart & has_role(key) & has_role(value) & (last < query)
+    return apart, apart & (last + NEAR < query)
 
 
 def chance_of(batch: Batch) -> Floats:
@@ -149,16 +165,19 @@ class Trial:
     ) -> None:
         self.model, self.clean, self.depths, self.budget = model, clean, depths, budget
         self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
-        self.where = positions(clean, ["key", "question", "between", "body"])
+        self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
+        self.where = positions(clean, [*self.kinds, "body"])
         self.named = {role: at for role, at in _apart(named_between(clean)).items() if (at != NOWHERE).any()}
         others = positions(clean, ["others", RANDOM], seed)
         self.where |= self.named | {role: at for role, at in others.items() if (at != NOWHERE).any()}
-        self.roles = [role for role in self.where if role not in (*KINDS, "body")]
+        self.roles = [role for role in self.where if role not in (*self.kinds, "body")]
         self.batches = {"key": corrupted}
         if (other := other_values(clean)) is not None:
             self.batches["value"] = other
-        before = float((clean.roles["value"] < clean.roles["key"]).double().mean())
-        self.meeting = VALUE_FIRST if before > 0.5 and other is not None else KEY_FIRST
+        meaning, self.meeting = clean.meaning, KEY_FIRST
+        if meaning.value is not None and other is not None:
+            before = first_of(clean.roles[meaning.value]) < first_of(clean.roles[meaning.key])
+            self.meeting = value_first(meaning) if float(before.double().mean()) > 0.5 else KEY_FIRST
         self.original = self._likelihood(clean)
         self.lost = {name: self._likelihood(batch) for name, batch in self.batches.items()}
         self.found: dict[Cell, Floats] = {}
@@ -167,20 +186,20 @@ class Trial:
     def boundaries(self) -> None:
         """Replace every kind of positions, and every one with a name, at the input of every layer but the first."""
         sites = self.depths.boundaries
-        self._run(sites, [*KINDS, *self.roles], "key", "restore")
-        self._run(sites, [*KINDS, *self.roles], "key", "destroy")
-        self._run(sites, KINDS, "key", "control")
+        self._run(sites, [*self.kinds, *self.roles], "key", "restore")
+        self._run(sites, [*self.kinds, *self.roles], "key", "destroy")
+        self._run(sites, self.kinds, "key", "control")
         if self.where["question"].shape[1] == 1:  # the query is all of the question: one number for both names
             for site, direction in itertools.product(sites, ("restore", "destroy")):
                 found = self.found[Cell(str(site), "question", "key", direction)]
-                self.found[Cell(str(site), "query", "key", direction)] = found
+                self.found[Cell(str(site), self.query, "key", direction)] = found
         if "value" in self.batches:
             self._run(sites, ["question", "body"], "value", "restore")
         self._run_meeting(sites)
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
         """The first site inside a layer at which key and value have met, or else the one at which they do most."""
-        self._run(sites, KINDS, "key", "restore")
+        self._run(sites, self.kinds, "key", "restore")
         self._run_meeting(sites)
         share = self.shares()
         met = {site: share[Cell(site, *self.meeting)] for site in sites}
@@ -189,13 +208,13 @@ class Trial:
             return None
         first = next((site for site, part in there.items() if part >= rule.carries), max(there, key=there.__getitem__))
         self._run([first], self.roles, "key", "restore")
-        self._run([first], [*KINDS, *self.roles], "key", "destroy")
+        self._run([first], [*self.kinds, *self.roles], "key", "destroy")
         return first
 
     def _run_meeting(self, sites: Sequence[str]) -> None:
         """Replace the place at which key and value meet, where that is not among the kinds of positions anyway."""
-        if self.meeting == VALUE_FIRST:
-            self._run(sites, ["key"], "value", "restore")
+        if self.meeting != KEY_FIRST:
+            self._run(sites, [self.meeting[0]], "value", "restore")
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
         """The same among all operations of a layer from elsewhere, whose sites are not declared."""
@@ -204,7 +223,7 @@ class Trial:
             return None
         few, (role, corruption) = slice(0, FEW), self.meeting
         clean, corrupted, where = self.clean[few], self.batches[corruption][few], self.where[role][few]
-        both, changed = self._from(layer, clean, corrupted), clean.roles[corruption]
+        both, changed = self._from(layer, clean, corrupted), first_of(clean.roles[clean.meaning.role(corruption)])
         some = operations(module, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
         values = values_of(module, self._from(layer, clean), len(clean), some, {role: where})
         spoilt, before = self._from(layer, corrupted), self.lost[corruption][few]
@@ -242,10 +261,10 @@ class Trial:
     def _run_operation(self, module: nn.Module, layer: int, operation: Operation) -> None:
         """Replace the results of one operation at every kind of positions and every name, in both directions."""
         self.sites[str(operation.site)] = operation.site
-        every = (*KINDS, *self.roles)
+        every = (*self.kinds, *self.roles)
         asked = [("key", "restore", every), ("key", "destroy", every)]
-        if self.meeting == VALUE_FIRST:
-            asked.append(("value", "restore", ("key",)))
+        if self.meeting != KEY_FIRST:
+            asked.append(("value", "restore", (self.meeting[0],)))
         for corruption, direction, roles in asked:
             parts = []
             for rows in self.slices:
@@ -307,12 +326,13 @@ class Trial:
 
 
 def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names that stand at one position in a document are left out of it, both; one that mostly does yields."""
+    """Names that share a position in a document are left out of it, both; one that mostly does yields."""
     kept = {role: at.clone() for role, at in named.items()}
     roles = list(named)
     for i, role in enumerate(roles):
         for other in roles[i + 1 :]:
-            same = (named[role] == named[other]) & (named[role] != NOWHERE)
+            one, two = (named[each].view(len(named[each]), -1) for each in (role, other))
+            same = ((one[:, :, None] == two[:, None]) & (one != NOWHERE)[:, :, None]).any(2).any(1)
             kept[other][same] = NOWHERE
             if float(same.double().mean()) <= 0.5:
                 kept[role][same] = NOWHERE
@@ -321,12 +341,16 @@ def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def other_values(clean: Batch) -> Batch | None:
     """The same documents, each with its value replaced by another document's answer, if it can be one that it lacks."""
-    tokens, value = clean.tokens.clone(), clean.roles["value"]
+    tokens, meaning = clean.tokens.clone(), clean.meaning
+    if meaning.value is None or torch.equal(clean.roles[meaning.value], clean.roles[meaning.key]):
+        return None
     pool = clean.answers.unique()
     for row, own in enumerate(clean.answers.tolist()):
         others = pool[pool != own].roll(row)
         if not len(others):
             return None
         lacking = others[~torch.isin(others, clean.tokens[row])]
-        tokens[row, value[row]] = (lacking if len(lacking) else others)[0]
+        span = places_of(clean.roles[meaning.value], row)  # of a value of several tokens, the one that is the answer
+        place = next((place for place in span if int(clean.tokens[row, place]) == own), span[0])
+        tokens[row, place] = (lacking if len(lacking) else others)[0]
     return replace(clean, tokens=tokens)
