@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 import mecheval as me
-from mecheval.tasks import TASKS, Document, Query, TaskOptions
+from mecheval.tasks import TASKS, Document, Query, TaskOptions, framed
 from mecheval.types import FIRST_SYMBOL, Split
 
 
@@ -52,7 +52,7 @@ class Backwards(me.Task):
         body = [token for pair in zip(values, keys, strict=True) for token in pair]
         order = random.sample(range(o.pairs), o.pairs)
         queries = [Query(keys[i], values[i], key=2 * i + 1, value=2 * i, next_key=2 * i + 2) for i in order]
-        return Document(body, queries, pairs=o.pairs)
+        return framed(body, queries, pairs=o.pairs)
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         """Any key that is not in the document may take the key's place."""

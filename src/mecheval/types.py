@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from mecheval.errors import UnknownName, UserError, shown
@@ -19,13 +19,16 @@ FIRST_SYMBOL = 3
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-Role = Literal["bos", "key", "value", "next_key", "divider", "query"]
-ROLES: tuple[Role, ...] = get_args(Role)
-"""Named positions of a document, about its first query.
+ROLES = ("bos", "key", "value", "next_key", "divider", "query")
+"""Named positions of a framed document (`BOS body EOS query answer EOS`), about one of its questions.
 
 key: the item in the body that the query repeats; value: the answer in the body; next_key: the position after
 the value's pair (ATR: after the value), which is the divider when nothing follows; query: after the divider.
+Other tasks declare their own (`Task.roles`).
 """
+
+NOWHERE = -1
+"""The position of a role that a document does not have; it takes no part in that role's numbers."""
 
 LAST = "last"
 """The state of a run that is reported, as in the paper: its last weights. The other state is `best`, chosen on dev."""
@@ -37,11 +40,32 @@ Positions = Literal["none", "learned", "rotary"]
 CANON = "ABCD"
 """Places of a Canon convolution in a block: before the mixer, at q, k and v, before the MLP, and inside the MLP."""
 
+
+@dataclass(frozen=True)
+class Meaning:
+    """What roles of a task's documents are for: interventions and verdicts read this, never the names of roles."""
+
+    key: str = "key"  # what the question repeats: without it, the answer is lost
+    value: str | None = "value"  # where the answer stands; None in a task without recall, which has no verdict
+    query: str = "query"  # the question, which ends at the prediction
+    places: tuple[str, ...] = ("next_key", "divider")  # other roles at which a model may store an association
+
+    def role(self, kind: str) -> str:
+        """The role that a corruption of this kind replaces: key, value or query."""
+        role = {"key": self.key, "value": self.value, "query": self.query}[kind]
+        if role is None:
+            raise UserError("this task has no value in its documents: there is nothing to recall.")
+        return role
+
+
+FRAMED = Meaning()
+"""What the roles of a framed document mean."""
+
 CARRIERS = ("key", "value", "next_key", "query")
 """Roles whose shares figures and tables show: where a model can carry an association from the key to the answer."""
 
 RANDOM = "random"
-"""A control: a position of the body that is none of key, value and next_key, drawn for each document."""
+"""A control: a position before all questions that has no other role, drawn for each document."""
 
 ALL_ROLES = ("key", "value", "next_key", "divider", "query", "bos", RANDOM)
 """Roles of one position each, which maps show."""
@@ -93,25 +117,43 @@ def check_split(split: str) -> Split:
     return split
 
 
+def first_of(positions: Tensor) -> Tensor:
+    """(n,) the first position of a role, (n,) or (n, m); NOWHERE in a document without it."""
+    return positions if positions.ndim == 1 else positions[:, 0]
+
+
+def last_of(positions: Tensor) -> Tensor:
+    """(n,) the last position of a role, (n,) or (n, m); NOWHERE in a document without it."""
+    return positions if positions.ndim == 1 else positions.amax(1)
+
+
+def has_role(positions: Tensor) -> Tensor:
+    """(n,) whether each document has a role with these positions, (n,) or (n, m)."""
+    return positions != NOWHERE if positions.ndim == 1 else (positions != NOWHERE).any(1)
+
+
 @dataclass(frozen=True)
 class Batch:
-    """n documents, padded to the longest: `BOS body EOS query answer EOS`.
+    """n documents, padded to the longest.
 
-    `answers` and `roles` are about the first query. A document with k queries is trained on all of them:
-    `targets[i, j]` is to be predicted from the logits at position `predict_at[i, j]`.
+    `answers` and `roles` are about one question of each document: the first, or another (`Task.about`). A document with
+    k questions is trained on all of them: `targets[i, j]` is to be predicted from the logits at `predict_at[i, j]`.
+    A role of one token has positions (n,); one of several has (n, m), in order, filled up with NOWHERE at the end.
     """
 
     tokens: Tensor  # (n, L) int64, padded with 0
     lengths: Tensor  # (n,) int64, of whole documents
     answers: Tensor  # (n,) int64 token ids
-    roles: dict[str, Tensor]  # name -> (n,) int64 positions
-    predict_at: Tensor  # (n, k) int64 positions; the query itself, or the query-type token after it
+    roles: dict[str, Tensor]  # name -> (n,) or (n, m) int64 positions
+    predict_at: Tensor  # (n, k) int64 positions at which questions end
     targets: Tensor  # (n, k) int64 token ids; targets[:, 0] = answers
     facts: dict[str, Tensor]  # name -> (n,) int64, see FACTS
     index: Tensor  # (n,) int64, the document's number in its stream
     parents: Tensor | None = None  # (n, L) int64: the position of each terminal's parent; -1 at the root and elsewhere
     chance: Tensor | None = None  # (n, k) double: likelihood of each answer under the best guess that recalls nothing
     counterfactual: Tensor | None = None  # (n,) int64 token ids: the answers of documents whose values were swapped
+    meaning: Meaning = FRAMED  # what the roles are for
+    asked: dict[str, Tensor] = field(default_factory=dict)  # roles of all questions of a document, (n, k) or (n, k, m)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -131,7 +173,7 @@ class Batch:
             if isinstance(value, dict):
                 changed[part.name] = {name: change(tensor) for name, tensor in value.items()}
             else:
-                changed[part.name] = None if value is None else change(value)
+                changed[part.name] = value if value is None or isinstance(value, Meaning) else change(value)
         return Batch(**changed)
 
     def questions(self) -> Questions:

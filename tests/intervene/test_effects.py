@@ -12,8 +12,8 @@ from intervene.models import ROUNDED, pairs, small_lm, small_task
 from mecheval.errors import UserError
 from mecheval.intervene import Intervention, Mean, Take, Zero, ablate, capture, interchange, patch
 from mecheval.intervene import grid as grid_module
-from mecheval.intervene.places import NOWHERE, positions
-from mecheval.types import Batch
+from mecheval.intervene.places import positions
+from mecheval.types import NOWHERE, Batch
 
 COLUMNS = [
     "site", "block", "part", "kind", "role", "corruption", "direction", "original", "corrupted", "restored",

@@ -10,8 +10,9 @@ import mecheval as me
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence, other_values
 from mecheval.intervene.mechanism import KINDS, Cell
-from mecheval.intervene.places import NEAR, NOWHERE, named_between, positions
+from mecheval.intervene.places import NEAR, named_between, positions
 from mecheval.model.handmade import handmade
+from mecheval.types import NOWHERE
 
 
 def trial(task: me.Task, n: int = 48, mixer: str = "attention") -> tuple[Evidence, me.LM, me.Batch, me.Batch]:
@@ -118,7 +119,7 @@ def test_corruptions_by_name() -> None:
         task.corrupt(clean, kind="valu")
     tree = me.build_task("atr", preset="laptop")
     trees = tree.sample(2, "test")
-    with pytest.raises(me.errors.UserError, match="values cannot be swapped; choices: key, value, query"):
+    with pytest.raises(me.errors.UserError, match=r"unknown corruption of atr .* Choices: key, query, value"):
         tree.corrupt(trees, kind="swap")
 
 

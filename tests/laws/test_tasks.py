@@ -126,7 +126,7 @@ def check_derivation(task: ATR, corpus: Corpus) -> None:
             corpus.parents[span].tolist(),
             corpus.rules[span].tolist(),
         )
-        n = int(corpus.roles[i, 4]) - 1
+        n = int(corpus.roles[i, 0, 4]) - 1
         assert task.options.min_length <= n <= task.options.max_length
         positions = range(1, n + 1)
         roots = [p for p in positions if parents[p] < 0]
@@ -181,7 +181,7 @@ def digest(task: Task, n: int = 200, split: str = "train", seed: int = 5) -> str
     corpus = task.corpus(n, split, seed)
     flat = [
         corpus.tokens,
-        corpus.roles,
+        corpus.roles[:, 0],
         corpus.predict_at,
         corpus.targets,
         corpus.facts,

@@ -14,7 +14,7 @@ from pydantic import Field
 
 import mecheval as me
 from mecheval import cli, registry
-from mecheval.tasks import Document, Query, Task, TaskOptions
+from mecheval.tasks import Document, Query, Task, TaskOptions, framed
 from mecheval.types import FIRST_SYMBOL, Split
 
 
@@ -40,7 +40,7 @@ class Echo(Task):
     def document(self, random: random.Random, split: Split) -> Document:
         body = [FIRST_SYMBOL + s for s in random.sample(range(self.options.symbols), 3)]
         i = random.randrange(3)
-        return Document(body, [Query(body[i], body[i], i, i, i + 1, eligible=3)], pairs=3)
+        return framed(body, [Query(body[i], body[i], i, i, i + 1, eligible=3)], pairs=3)
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         return np.setdiff1d(np.arange(FIRST_SYMBOL, self.vocab_size), tokens)

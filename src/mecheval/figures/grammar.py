@@ -74,7 +74,7 @@ class Derivation:
 def derivation_of(task: ATR, document: int | None = None, split: str = "train", seed: int = 0) -> Derivation:
     """The document of that number; by default the first of 6 to 16 terminals, or the one nearest to that."""
     if document is None:
-        divider = task.corpus(LOOK, split, seed).roles[:, ROLES.index("divider")]
+        divider = task.corpus(LOOK, split, seed).roles[:, 0, ROLES.index("divider")]
         far = [max(FEWEST - n, n - MOST, 0) for n in (divider - 1).tolist()]
         document = far.index(min(far))
     elif document < 0:
@@ -83,7 +83,7 @@ def derivation_of(task: ATR, document: int | None = None, split: str = "train", 
     if corpus.parents is None or corpus.rules is None:
         raise UserError(f"documents of {task.name} have no tree to draw.")
     roles: dict[str, tuple[int, ...]] = {
-        role: (int(place),) for role, place in zip(ROLES, corpus.roles[0], strict=True)
+        role: (int(place),) for role, place in zip(ROLES, corpus.roles[0, 0], strict=True)
     }
     roles["answer"] = tuple(int(place) + 1 for place in corpus.predict_at[0])
     symbols, rules = tuple(task.symbol(int(each)) for each in corpus.tokens), tuple(corpus.rules.tolist())

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.intervene.places import NOWHERE, Roles, listening, place, positions
+from mecheval.intervene.places import Roles, listening, place, positions
 from mecheval.registry import Registry
-from mecheval.types import Batch
+from mecheval.types import NOWHERE, Batch
 
 Edit = Callable[[Tensor], Tensor]
 """Activations at one role (n, ...) -> what replaces them (n, ...). Any function will do; these are the usual ones."""

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from mecheval.errors import UserError
 from mecheval.intervene.edits import Intervention, Take, capture, patch
-from mecheval.intervene.places import NOWHERE, place, positions
+from mecheval.intervene.places import place, positions
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.tasks import Task
-from mecheval.types import Batch
+from mecheval.types import NOWHERE, Batch
 
 
 @dataclass(frozen=True)

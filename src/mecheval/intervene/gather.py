@@ -21,11 +21,11 @@ from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Rule, retrieving, route
-from mecheval.intervene.places import NEAR, NOWHERE, has_role, named_between, positions
+from mecheval.intervene.places import NEAR, named_between, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import RANDOM, Batch
+from mecheval.types import NOWHERE, RANDOM, Batch, has_role
 
 if TYPE_CHECKING:
     import pandas as pd

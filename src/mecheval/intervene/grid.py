@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from mecheval.errors import UserError
 from mecheval.intervene.edits import Edit, Intervention, Take, at_positions, patch, put
-from mecheval.intervene.places import Listener, has_role, listening, place
+from mecheval.intervene.places import Listener, listening, place
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import Batch
+from mecheval.types import Batch, has_role
 
 WIDTHS, LENGTHS = 64, 8
 """What a block has in memory at once for one token, generously: so many times the width, and the length (attention)."""

@@ -15,7 +15,7 @@ from mecheval import rng
 from mecheval.errors import UnknownName, UserError
 from mecheval.model import LM
 from mecheval.sites import Site, Tap
-from mecheval.types import RANDOM, ROLES, Batch
+from mecheval.types import NOWHERE, RANDOM, ROLES, Batch
 
 Listener = Callable[[Tensor], Tensor]
 
@@ -146,9 +146,6 @@ def _first(listener: Listener, value: Any) -> Any:
     raise UserError(f"an intervention needs a tensor, or a tuple that starts with one (got {type(value).__name__}).")
 
 
-NOWHERE = -1
-"""The position of a role that a document does not have; it takes no part in that role's numbers."""
-
 SPANS = {
     "between": "all positions after the key and before the query",
     "question": "the query and what follows it, up to the prediction",
@@ -235,11 +232,6 @@ def _checked(batch: Batch, name: str, where: Tensor) -> Tensor:
     if ((where >= ends.to(where.device)) | (where < NOWHERE)).any():
         raise UserError(f"role {name!r}: a position lies outside its document.")
     return where
-
-
-def has_role(where: Tensor) -> Tensor:
-    """(n,) whether each document has a role with these positions, (n,) or (n, m)."""
-    return where != NOWHERE if where.ndim == 1 else (where != NOWHERE).any(1)
 
 
 def _random(batch: Batch, seed: int) -> Tensor:

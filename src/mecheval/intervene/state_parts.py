@@ -31,11 +31,11 @@ from mecheval.intervene.effects import (
 )  # fmt: skip
 from mecheval.intervene.grid import Likelihoods, answer_likelihood
 from mecheval.intervene.memory import Form, Memory, form_of, run_mixer, seen_by
-from mecheval.intervene.places import NOWHERE, STATE, Listener, listening, positions
+from mecheval.intervene.places import STATE, Listener, listening, positions
 from mecheval.intervene.state import Pass, check_layer, evaluating, one_pass
 from mecheval.model import LM
 from mecheval.sites import Site, taps
-from mecheval.types import Batch
+from mecheval.types import NOWHERE, Batch
 
 if TYPE_CHECKING:
     import pandas as pd

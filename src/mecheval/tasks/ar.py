@@ -14,9 +14,9 @@ from mecheval import rng
 from mecheval.errors import UserError
 from mecheval.kernels import kernel
 from mecheval.tasks.base import MAX_ATTEMPTS, MAX_WORK, MAX_WORK_EACH, MOST_SEED, TASKS, Task, TaskOptions
-from mecheval.tasks.corpus import Corpus, Document, Query, empty_columns, small_ints
+from mecheval.tasks.corpus import Corpus, Document, Query, empty_columns, framed, small_ints
 from mecheval.tasks.holdout import Holdout, allowed, holdout
-from mecheval.types import BOS, EOS, FIRST_SYMBOL, Batch, Split
+from mecheval.types import BOS, CORRUPTIONS, EOS, FIRST_SYMBOL, Batch, Split
 
 if TYPE_CHECKING:  # slow to import
     from torch import Tensor
@@ -54,6 +54,7 @@ class AR(Task):
         "laptop": {"pairs": 8, "keys": 64, "values": 64},
     }
     options: AROptions
+    corruptions = CORRUPTIONS
 
     @property
     def vocab_size(self) -> int:
@@ -68,7 +69,8 @@ class AR(Task):
     @property
     def bytes_each(self) -> int:
         """Bytes of the tokens, as drawn and as stored, and of the queries."""
-        return super().bytes_each + 6 * self.max_tokens + 8 * self.options.queries
+        queries = self.options.queries
+        return super().bytes_each + 6 * self.max_tokens + 8 * queries + 4 * len(self.roles) * (queries - 1)
 
     def symbol(self, token: int) -> str:
         """k0, k1, ... and v0, v1, ..."""
@@ -118,7 +120,7 @@ class AR(Task):
         for i in random.sample(eligible, o.queries):
             here, there = (2 * i, 2 * i + 1) if o.query == "key" else (2 * i + 1, 2 * i)
             queries.append(Query(body[here], body[there], here, there, 2 * i + 2, eligible=len(eligible)))
-        return Document(body, queries, pairs=o.pairs)
+        return framed(body, queries, pairs=o.pairs)
 
     def _fill(self, n: int, split: Split, seed: int = 0, start: int = 0) -> Corpus:
         o, length = self.options, self.max_tokens
@@ -208,8 +210,9 @@ def fill(
             place = divider + 1 + 2 * j
             text[place], text[place + 1] = text[here], text[there]
             predict_at[row, j], targets[row, j] = place, text[there]
+            where = roles[row, j]
+            where[0], where[1], where[2] = 0, here, there
+            where[3], where[4], where[5] = 3 + 2 * asked[j], divider, place
             if j == 0:
-                roles[row, 0], roles[row, 1], roles[row, 2] = 0, here, there
-                roles[row, 3], roles[row, 4], roles[row, 5] = 3 + 2 * asked[0], divider, place
                 facts[row, 0], facts[row, 1], facts[row, 2], facts[row, 3] = pairs, there - here, 0, count
     return True

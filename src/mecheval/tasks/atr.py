@@ -20,7 +20,7 @@ from mecheval.errors import UnknownName, UserError
 from mecheval.tasks import atr_kernel, pcfg
 from mecheval.tasks.atr_kernel import KINDS
 from mecheval.tasks.base import MAX_ATTEMPTS, MAX_WORK, MAX_WORK_EACH, MOST_SEED, TASKS, Task, TaskOptions
-from mecheval.tasks.corpus import Corpus, Document, Query, empty_columns, small_ints
+from mecheval.tasks.corpus import Corpus, Document, Query, empty_columns, framed, small_ints
 from mecheval.tasks.holdout import Holdout, holdout
 from mecheval.tasks.lengths import length_range
 from mecheval.tasks.pcfg import Grammar
@@ -168,8 +168,6 @@ class ATR(Task):
         others: NDArray[np.int64] = terminals[terminals != tokens[key]]
         return others
 
-    pairs_are_adjacent = False
-
     def chance(self, batch: Batch) -> Tensor:
         """How often the best guess that does not look for the query's place in the tree is right."""
         import torch
@@ -188,7 +186,7 @@ class ATR(Task):
             corpus = self.corpus(64, "train", 0, start=n)
             for i in range(len(corpus)):
                 text = corpus.tokens[corpus.starts[i] : corpus.starts[i + 1]].tolist()
-                divider, answer = int(corpus.roles[i, ROLES.index("divider")]), int(corpus.targets[i, 0])
+                divider, answer = int(corpus.roles[i, 0, ROLES.index("divider")]), int(corpus.targets[i, 0])
                 body, asked = text[1:divider], text[divider + 1]
                 for back in range(1, min(len(body), 8) + 1):
                     right[f"{back} back"] += body[-back] == answer
@@ -198,19 +196,6 @@ class ATR(Task):
                 usual[asked][answer] += 1
             n, tokens = n + len(corpus), tokens + len(corpus.tokens)
         return max(right.values()) / n
-
-    def _value_of(self, batch: Batch, row: int, body: list[int], key: int, at: int, answer: int) -> int:
-        """Where the tree has the answer: a symbol may occur several times."""
-        assert batch.parents is not None
-        several = len(self.options.query) > 1
-        first = FIRST_SYMBOL + len(self.grammar.terminals)
-        kind = KINDS[int(batch.tokens[row, at]) - first] if several else self.options.query[0]
-        parents = batch.parents[row].tolist()
-        above = parents[key]
-        if kind in ("parent", "grandparent"):
-            return above if kind == "parent" else int(parents[above])
-        family = key if kind == "child" else above
-        return max(place for place in range(1, len(body)) if parents[place] == family)
 
     def document(self, random: random.Random, split: Split) -> Document:
         """One document: derive sentences until one has an admissible length and can be asked about."""
@@ -246,7 +231,7 @@ class ATR(Task):
                 depth, node = depth + 1, parents[node]
             body = [FIRST_SYMBOL + symbol for symbol in symbols]
             rules = [node.rule for node in sentence]
-            return Document(body, queries, parents, rules, pairs=len(body) - 1, depth=depth)
+            return framed(body, queries, pairs=len(body) - 1, depth=depth, parents=parents, rules=rules)
         raise UserError(self._gave_up(list(rejected.values())))
 
     def derive(self, random: random.Random) -> list[Node] | None:

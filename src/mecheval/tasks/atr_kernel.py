@@ -228,20 +228,21 @@ def fill(
             tree[place + 1 + i] = parents[i] + 1 if parents[i] >= 0 else -1
         at = divider + 1
         for j in range(queries):
+            where, value = roles[row, j], asked_value[j]
+            where[0], where[1], where[2] = 0, 1 + asked[j], 1 + value
+            where[3], where[4], where[5] = 2 + value, divider, at
             text[at] = FIRST_SYMBOL + symbols[asked[j]]
             at += 1
             if several:
                 text[at] = first_kind_token + asked_kind[j]
                 at += 1
-            text[at] = FIRST_SYMBOL + symbols[asked_value[j]]
+            text[at] = FIRST_SYMBOL + symbols[value]
             predict_at[row, j], targets[row, j] = at - 1, text[at]
             at += 1
         key, value, depth = asked[0], asked_value[0], 0
         node = parents[key]
         while node >= 0:
             node, depth = parents[node], depth + 1
-        roles[row, 0], roles[row, 1], roles[row, 2] = 0, 1 + key, 1 + value
-        roles[row, 3], roles[row, 4], roles[row, 5] = 2 + value, divider, divider + 1
         facts[row, 0], facts[row, 1], facts[row, 2], facts[row, 3] = n - 1, value - key, depth, eligible
         place += length
         starts[row + 1] = starts[row] + length

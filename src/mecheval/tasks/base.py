@@ -17,8 +17,8 @@ from mecheval import rng
 from mecheval.errors import UnknownName, UserError, parse_options
 from mecheval.machine import check_fits
 from mecheval.registry import Registry
-from mecheval.tasks.corpus import Corpus, Document, frame
-from mecheval.types import BOS, CORRUPTIONS, EOS, FACTS, PAD, ROLES, Batch, Split, check_split
+from mecheval.tasks.corpus import Corpus, Document, pack
+from mecheval.types import BOS, EOS, FACTS, FRAMED, NOWHERE, PAD, ROLES, Batch, Meaning, Split, check_split, first_of
 
 if TYPE_CHECKING:  # slow to import
     from torch import Tensor
@@ -42,12 +42,21 @@ class Task(ABC):
     """A source of documents with known roles.
 
     A new task needs `Options`, `vocab_size`, `max_tokens`, `document` and `substitutes`; it may override
-    `_fill` with something faster than writing documents one by one.
+    `_fill` with something faster than writing documents one by one. One whose documents are not framed
+    (`BOS body EOS query answer EOS`) also declares its roles, what they mean, its facts and what it can corrupt.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[TaskOptions]]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    roles: tuple[str, ...] = ROLES
+    """The names of all roles, in order."""
+    meaning: Meaning = FRAMED
+    """Which of them carry the question and the answer, and at which others an association may be stored."""
+    corruptions: tuple[str, ...] = ("key", "value", "query")
+    """The kinds of corruption that can be asked for, see CORRUPTIONS; key is what a verdict rests on."""
+    facts: tuple[str, ...] = FACTS
+    """The names of the numbers about a document. One called distance is that from key to value."""
 
     def __init__(self, options: TaskOptions) -> None:
         self.options = options
@@ -73,7 +82,7 @@ class Task(ABC):
     @property
     def bytes_each(self) -> int:
         """Least memory of one document of a corpus in bytes, without the parts whose size varies."""
-        return 8 + 4 * (len(ROLES) + len(FACTS))
+        return 8 + 4 * (len(self.roles) + len(self.facts))
 
     def symbol(self, token: int) -> str:
         """A token's name."""
@@ -89,7 +98,8 @@ class Task(ABC):
         if n < 1 or start < 0:
             raise UserError(f"{self.name}: the number of documents must be positive (got n={n}, start={start}).")
         check_fits(2 * n * self.bytes_each, f"{self.name}: {n:,} documents")  # other things need memory, too
-        return self._fill(n, check_split(split), seed, start)
+        drawn = self._fill(n, check_split(split), seed, start)
+        return replace(drawn, role_names=self.roles, fact_names=self.facts, meaning=self.meaning)
 
     def stream(self, batch_size: int, split: str = "train", seed: int = 0, start: int = 0) -> Iterator[Batch]:
         """Endless batches of fresh documents; `start` continues where an earlier stream stopped."""
@@ -97,40 +107,60 @@ class Task(ABC):
             yield self.sample(batch_size, split, seed, first)
 
     def corrupt(self, batch: Batch, seed: int = 0, kind: str = "key") -> Batch:
-        """The same documents after a corruption, about the query that the batch's roles are about.
+        """The same documents after a corruption, about the question that the batch's roles are about.
 
         A document's substitute depends on the seed and the document's number, not on its place in the batch.
         """
-        if kind not in CORRUPTIONS:
-            raise UnknownName("corruption", kind, CORRUPTIONS)
+        if kind not in self.corruptions:
+            raise UnknownName(f"corruption of {self.name}", kind, self.corruptions)
         if kind == "swap":
             return self._swap(batch, seed)
-        key = rng.key(seed, "corrupt" if kind == "key" else f"corrupt {kind}")
+        key, role = rng.key(seed, "corrupt" if kind == "key" else f"corrupt {kind}"), self.meaning.role(kind)
         tokens = batch.tokens.clone()
-        for row, (place, number) in enumerate(zip(batch.roles[kind].tolist(), batch.index.tolist(), strict=True)):
-            choices = self.substitutes(batch.tokens[row, : int(batch.lengths[row])].numpy(), place)
-            if len(choices) == 0:
-                raise UserError(f"{self.name}: no other symbol can replace the {kind}; the vocabulary is too small.")
-            state = rng.generator(rng.derived(key, number))
-            tokens[row, place] = int(choices[rng.below(state, len(choices))])
+        for row, number in enumerate(batch.index.tolist()):
+            span = places_of(batch.roles[role], row)
+            if not span:
+                raise UserError(f"{self.name}: document {number} has no {role} to corrupt.")
+            text = batch.tokens[row, : int(batch.lengths[row])].numpy()
+            new = self.corrupt_item(text, span, rng.generator(rng.derived(key, number)))
+            if new is None:
+                raise UserError(f"{self.name}: no other symbol can replace the {role}; the vocabulary is too small.")
+            tokens[row, span] = batch.tokens.new_tensor(new)
         return replace(batch, tokens=tokens)
+
+    def corrupt_item(self, tokens: NDArray[np.int64], span: list[int], state: rng.U64) -> list[int] | None:
+        """What replaces the tokens at the positions `span` of a document, as many; None if nothing can.
+
+        Each token is replaced by one of its `substitutes`; a task may put another item of the same kind there instead.
+        All randomness comes from `state`, e.g. by `rng.below(state, 10)`.
+        """
+        new = []
+        for place in span:
+            choices = self.substitutes(tokens, place)
+            if len(choices) == 0:
+                return None
+            new.append(int(choices[rng.below(state, len(choices))]))
+        return new
 
     def _swap(self, batch: Batch, seed: int) -> Batch:
         """The asked pair and another one, drawn for each document, exchange their values."""
         key = rng.key(seed, "corrupt swap")
         tokens, answers = batch.tokens.clone(), batch.answers.clone()
-        for row, (here, number) in enumerate(zip(batch.roles["value"].tolist(), batch.index.tolist(), strict=True)):
+        for row, number in enumerate(batch.index.tolist()):
+            here = places_of(batch.roles[self.meaning.role("value")], row)
             others = self.swappable(batch, row)
             if not others:
                 raise UserError(f"{self.name}: document {number} has no second pair to exchange values with.")
-            there = others[rng.below(rng.generator(rng.derived(key, number)), len(others))]
-            answers[row] = tokens[row, there]
-            tokens[row, [here, there]] = tokens[row, [there, here]]
+            first = others[rng.below(rng.generator(rng.derived(key, number)), len(others))]
+            there = [place - here[0] + first for place in here]
+            said = tokens[row, here].tolist().index(int(answers[row]))  # the token of the value that is the answer
+            answers[row] = tokens[row, there[said]]
+            tokens[row, here + there] = tokens[row, there + here]
         return replace(batch, tokens=tokens, counterfactual=answers)
 
     def swappable(self, batch: Batch, row: int) -> list[int]:
-        """Positions of the values that the asked value of a document can change places with."""
-        raise UserError(f"{self.name}: values cannot be swapped; choices: key, value, query.")
+        """The first positions of the values, as long as the asked one, that it can change places with."""
+        raise NotImplementedError(f"{self.name} declares the corruption swap, and has no `swappable`")
 
     def chance(self, batch: Batch) -> Tensor:
         """(n, k) likelihoods of the answers for someone who sees the document but recalls no pair: the best guess.
@@ -139,40 +169,29 @@ class Task(ABC):
         """
         import torch
 
+        if "pairs" not in batch.facts:
+            raise UserError(f"{self.name} needs a method `chance`, because its documents have no fact `pairs`.")
         pairs = batch.facts["pairs"].clamp(min=1).double()
         return (1 / pairs)[:, None].expand(batch.targets.shape).to(torch.float64)
 
     def about(self, batch: Batch, query: Tensor) -> Batch:
-        """The same documents with roles, answers and first prediction those of query number `query` (n,)."""
+        """The same documents with roles, answers and first prediction those of question number `query` (n,)."""
         import torch
 
         rows = torch.arange(len(batch))
         at, answers = batch.predict_at[rows, query], batch.targets[rows, query]
-        asked = torch.where(batch.predict_at[:, 0] > batch.roles["query"], at - 1, at)  # a query type stands after it
-        keys, values = [], []
-        for row in range(len(batch)):
-            body = batch.tokens[row, : int(batch.roles["divider"][row])].tolist()
-            keys.append(len(body) - 1 - body[::-1].index(int(batch.tokens[row, asked[row]])))
-            values.append(self._value_of(batch, row, body, keys[-1], int(at[row]), int(answers[row])))
-        key, value = torch.tensor(keys), torch.tensor(values)
-        end = torch.maximum(key, value) + 1 if self.pairs_are_adjacent else value + 1
-        roles = {**batch.roles, "key": key, "value": value, "next_key": end, "query": asked}
+        roles = {role: where[rows, query] for role, where in batch.asked.items()}
+        facts = dict(batch.facts)
+        if "distance" in facts and self.meaning.value is not None:
+            facts["distance"] = first_of(roles[self.meaning.value]) - first_of(roles[self.meaning.key])
         chance = None if batch.chance is None else batch.chance[rows, query][:, None]
-        facts = {**batch.facts, "distance": value - key}
         return replace(
             batch, roles=roles, answers=answers, predict_at=at[:, None], targets=answers[:, None], chance=chance,
             facts=facts,
         )  # fmt: skip
 
-    pairs_are_adjacent: ClassVar[bool] = True
-    """Whether key and value stand side by side, so that `next_key` is the position after both."""
-
-    def _value_of(self, batch: Batch, row: int, body: list[int], key: int, at: int, answer: int) -> int:
-        """Position of the answer in the body; where symbols occur once it is where the answer's symbol stands."""
-        return len(body) - 1 - body[::-1].index(answer)
-
     def each_query_in_turn(self, batch: Batch) -> Batch:
-        """Document i about its query number i modulo k: over many documents, all queries count alike."""
+        """Document i about its question number i modulo k: over many documents, all questions count alike."""
         return batch if batch.targets.shape[1] == 1 else self.about(batch, batch.index % batch.targets.shape[1])
 
     def reference(self, n: int, split: Split, seed: int = 0, start: int = 0) -> Corpus:
@@ -180,9 +199,15 @@ class Task(ABC):
         key = rng.key(seed, split)
         numbers = range(start, start + n)
         documents = [self.document(random.Random(int(rng.derived(key, i))), split) for i in numbers]
-        return frame(documents, self.vocab_size, first=start)
+        return pack(documents, self.vocab_size, start, self.roles, self.facts, self.meaning)
 
     _fill = reference
+
+
+def places_of(positions: Tensor, row: int) -> list[int]:
+    """The positions of a role, (n,) or (n, m), in one document."""
+    where = positions[row].reshape(-1).tolist()
+    return [place for place in where if place != NOWHERE]
 
 
 TASKS: Registry[type[Task]] = Registry("task", "mecheval.tasks")

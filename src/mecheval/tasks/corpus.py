@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.types import BOS, EOS, FACTS, PAD, ROLES, Batch
+from mecheval.errors import UnknownName, UserError
+from mecheval.types import BOS, EOS, FACTS, FRAMED, NOWHERE, PAD, ROLES, Batch, Meaning
 
 if TYPE_CHECKING:  # slow to import
     from torch import Tensor
@@ -19,8 +20,28 @@ I32 = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
+class Question:
+    """One question of a document, with its roles; those that the document lacks are left out."""
+
+    at: int  # the position whose logits predict the answer
+    answer: int  # token id
+    roles: Mapping[str, int | tuple[int, int]]  # name -> position, or the positions start to stop - 1
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document as a model reads it, with questions; `framed` makes one of the usual form."""
+
+    tokens: Sequence[int]
+    questions: Sequence[Question]  # as many in every document of a task; facts are about the first
+    facts: Mapping[str, int]
+    parents: Sequence[int] | None = None  # position of each terminal's parent, -1 at the root and elsewhere
+    rules: Sequence[int] | None = None  # number of the rule that each terminal heads, -1 at leaves and elsewhere
+
+
+@dataclass(frozen=True)
 class Query:
-    """One question about a body; positions count from the body's first token."""
+    """One question about the body of a framed document; positions count from the body's first token."""
 
     token: int  # what is asked
     answer: int  # the token to predict
@@ -31,31 +52,49 @@ class Query:
     eligible: int = 0  # how many queries the document could have asked
 
 
-@dataclass(frozen=True)
-class Document:
-    """One document before it is framed as `BOS body EOS query answer ... EOS`."""
+def framed(
+    body: Sequence[int], queries: Sequence[Query], *, pairs: int = 0, depth: int = 0,
+    parents: Sequence[int] | None = None, rules: Sequence[int] | None = None,
+) -> Document:  # fmt: skip
+    """`BOS body EOS query answer query answer ... EOS`, with the roles in ROLES and the facts in FACTS.
 
-    body: Sequence[int]
-    queries: Sequence[Query]
-    parents: Sequence[int] | None = None  # body position of each terminal's parent, -1 at the root
-    rules: Sequence[int] | None = None  # number of the grammar rule that each terminal heads, -1 at leaves
-    pairs: int = 0
-    depth: int = 0
+    `parents` (positions in the body, -1 at the root) and `rules` are those of the body's terminals, if it has a tree.
+    """
+    divider = 1 + len(body)
+    text, questions = [BOS, *body, EOS], []
+    for query in queries:
+        place = {"bos": 0, "divider": divider, "query": len(text)}
+        place |= {"key": 1 + query.key, "value": 1 + query.value, "next_key": 1 + query.next_key}
+        text += [query.token] if query.kind is None else [query.token, query.kind]
+        questions.append(Question(len(text) - 1, query.answer, place))
+        text.append(query.answer)
+    text.append(EOS)
+    first, tail = queries[0], [-1] * (len(text) - divider)
+    return Document(
+        text, questions,
+        {"pairs": pairs, "distance": first.value - first.key, "depth": depth, "eligible": first.eligible},
+        None if parents is None else [-1, *(parent + 1 if parent >= 0 else -1 for parent in parents), *tail],
+        None if rules is None else [-1, *rules, *tail],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """n documents end to end: document i is tokens[starts[i]:starts[i + 1]], and positions count from its BOS."""
+    """n documents end to end: document i is tokens[starts[i]:starts[i + 1]], and positions count from its first."""
 
     tokens: Ints  # (total,)
     starts: NDArray[np.int64]  # (n + 1,)
-    roles: Ints  # (n, len(ROLES))
+    roles: Ints  # (n, k, roles) the first position of each role of each question; NOWHERE = absent
     predict_at: Ints  # (n, k)
     targets: Ints  # (n, k)
-    facts: Ints  # (n, len(FACTS))
+    facts: Ints  # (n, facts)
     first: int = 0  # number of the first document in its stream
     parents: Ints | None = None  # (total,), -1 at roots and frames
     rules: Ints | None = None  # (total,), -1 at leaves and frames
+    spans: Ints | None = None  # (n, k, roles) how many tokens each role has; None = one
+    role_names: tuple[str, ...] = ROLES  # these three come from the task, see `Task.corpus`
+    fact_names: tuple[str, ...] = FACTS
+    meaning: Meaning = FRAMED
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -64,7 +103,7 @@ class Corpus:
     def nbytes(self) -> int:
         """Memory of the documents in bytes."""
         arrays = (self.tokens, self.starts, self.roles, self.predict_at, self.targets, self.facts)
-        return sum(a.nbytes for a in (*arrays, self.parents, self.rules) if a is not None)
+        return sum(a.nbytes for a in (*arrays, self.parents, self.rules, self.spans) if a is not None)
 
     def batch(self, rows: slice | Sequence[int] | Ints = slice(None)) -> Batch:
         """The documents of these rows, padded to the longest of them."""
@@ -80,17 +119,31 @@ class Corpus:
             return torch.from_numpy(values[chosen].astype(np.int64))
 
         targets = plain(self.targets)
+        asked = {role: torch.from_numpy(self._positions(i, chosen)) for i, role in enumerate(self.role_names)}
         return Batch(
             tokens=padded(self.tokens, PAD),
             lengths=torch.from_numpy(length),
             answers=targets[:, 0].clone(),
-            roles={role: plain(self.roles[:, i]) for i, role in enumerate(ROLES)},
+            roles={role: where[:, 0].clone() for role, where in asked.items()},
             predict_at=plain(self.predict_at),
             targets=targets,
-            facts={fact: plain(self.facts[:, i]) for i, fact in enumerate(FACTS)},
+            facts={fact: plain(self.facts[:, i]) for i, fact in enumerate(self.fact_names)},
             index=torch.from_numpy(chosen + self.first),
             parents=None if self.parents is None else padded(self.parents, -1),
+            meaning=self.meaning,
+            asked=asked,
         )
+
+    def _positions(self, role: int, rows: Ints) -> NDArray[np.int64]:
+        """Positions of a role in all questions of these documents, (n, k), or (n, k, m) if it has several tokens."""
+        first = self.roles[rows, :, role].astype(np.int64)
+        length = np.ones_like(first) if self.spans is None else self.spans[rows, :, role].astype(np.int64)
+        longest = int(length.max(initial=1))
+        if longest == 1:
+            return first
+        step = np.arange(longest)
+        there = (step < length[..., None]) & (first != NOWHERE)[..., None]
+        return np.where(there, first[..., None] + step, NOWHERE)
 
     def questions(self, rows: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Tokens padded after each document's last prediction (B, L), positions (B, k) and targets (B, k) of rows."""
@@ -110,51 +163,47 @@ def small_ints(largest: int) -> np.dtype[np.signedinteger]:
     return np.dtype(np.int16 if largest < 1 << 15 else np.int32)
 
 
-def empty_columns(n: int, queries: int) -> tuple[I32, I32, I32, I32]:
+def empty_columns(n: int, queries: int, roles: int = len(ROLES), facts: int = len(FACTS)) -> tuple[I32, I32, I32, I32]:
     """Arrays for a sampler to fill: roles, predict_at, targets and facts of n documents."""
-    roles, facts = np.empty((n, len(ROLES)), np.int32), np.empty((n, len(FACTS)), np.int32)
-    return roles, np.empty((n, queries), np.int32), np.empty((n, queries), np.int32), facts
+    where, known = np.empty((n, queries, roles), np.int32), np.empty((n, facts), np.int32)
+    return where, np.empty((n, queries), np.int32), np.empty((n, queries), np.int32), known
 
 
-def frame(documents: Sequence[Document], vocab_size: int, first: int = 0) -> Corpus:
-    """Put the frame around documents and store them, readably; the fast samplers do the same in place."""
-    tokens: list[int] = []
-    parents: list[int] = []
-    rules: list[int] = []
-    starts, roles, predict_at, targets, facts = [0], [], [], [], []
-    for document in documents:
-        body, asked = list(document.body), document.queries
-        divider = 1 + len(body)
-        text, predicted = [BOS, *body, EOS], []
-        for query in asked:
-            text += [query.token] if query.kind is None else [query.token, query.kind]
-            predicted.append(len(text) - 1)
-            text.append(query.answer)
-        text.append(EOS)
-        q = asked[0]
-        place = {"bos": 0, "divider": divider, "query": divider + 1}
-        place |= {"key": 1 + q.key, "value": 1 + q.value, "next_key": 1 + q.next_key}
-        fact = {"pairs": document.pairs, "depth": document.depth}
-        fact |= {"distance": q.value - q.key, "eligible": q.eligible}
-        tail = [-1] * (len(text) - divider)
-        parents += [-1, *(p + 1 if p >= 0 else -1 for p in document.parents or [-1] * len(body)), *tail]
-        rules += [-1, *(document.rules or [-1] * len(body)), *tail]
-        tokens += text
-        starts.append(len(tokens))
-        roles.append([place[role] for role in ROLES])
-        predict_at.append(predicted)
-        targets.append([query.answer for query in asked])
-        facts.append([fact[name] for name in FACTS])
+def pack(
+    documents: Sequence[Document], vocab_size: int, first: int = 0, roles: Sequence[str] = ROLES,
+    facts: Sequence[str] = FACTS, meaning: Meaning = FRAMED,
+) -> Corpus:  # fmt: skip
+    """Store documents end to end, readably; the fast samplers do the same in place."""
+    starts, shape = np.cumsum([0, *(len(each.tokens) for each in documents)]), (len(documents), -1, len(roles))
+    asked = [question for each in documents for question in each.questions]
+    for name in {name: None for question in asked for name in question.roles}:
+        if name not in roles:
+            raise UnknownName("role of a question", name, roles)
+    spans = [[_span(question.roles.get(name)) for name in roles] for question in asked]
+    where = np.array(spans, dtype=np.int32).reshape(*shape, 2)
+    k = where.shape[1]
+    if any(len(each.questions) != k for each in documents):
+        raise UserError(f"every document of a task asks as many questions; here the first has {k}, another has not.")
     has_tree = documents[0].parents is not None
-    longest = int(np.diff(starts).max())
+    parents = [parent for each in documents for parent in each.parents or ()]
+    rules = [rule for each in documents for rule in each.rules or ()]
     return Corpus(
-        tokens=np.array(tokens, dtype=small_ints(vocab_size)),
-        starts=np.array(starts, dtype=np.int64),
-        roles=np.array(roles, dtype=np.int32),
-        predict_at=np.array(predict_at, dtype=np.int32),
-        targets=np.array(targets, dtype=np.int32),
-        facts=np.array(facts, dtype=np.int32),
+        tokens=np.array([token for each in documents for token in each.tokens], dtype=small_ints(vocab_size)),
+        starts=starts.astype(np.int64),
+        roles=where[..., 0],
+        predict_at=np.array([question.at for question in asked], dtype=np.int32).reshape(-1, k),
+        targets=np.array([question.answer for question in asked], dtype=np.int32).reshape(-1, k),
+        facts=np.array([[each.facts[name] for name in facts] for each in documents], dtype=np.int32),
         first=first,
-        parents=np.array(parents, dtype=small_ints(longest)) if has_tree else None,
+        parents=np.array(parents, dtype=small_ints(int(np.diff(starts).max()))) if has_tree else None,
         rules=np.array(rules, dtype=small_ints(max(rules))) if has_tree else None,
-    )
+        spans=where[..., 1] if (where[..., 1] > 1).any() else None,
+        role_names=tuple(roles), fact_names=tuple(facts), meaning=meaning,
+    )  # fmt: skip
+
+
+def _span(where: int | tuple[int, int] | None) -> tuple[int, int]:
+    """The first position of a role and its number of tokens."""
+    if where is None:
+        return NOWHERE, 1
+    return (where, 1) if isinstance(where, int) else (where[0], where[1] - where[0])
