@@ -20,7 +20,7 @@ SEEDS = st.integers(0, 2**64 - 1)
 small = st.integers(1, 5)
 OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "mqar": st.fixed_dictionaries({
-        "length": st.integers(10, 60), "pairs": small, "vocab": st.integers(60, 200), "power": st.floats(0, 2),
+        "length": st.integers(10, 60), "pairs": small, "vocab": st.integers(100, 200), "power": st.floats(0, 2),
         "fillers": st.sampled_from(["blank", "random", "distinct"]), "key_tokens": st.integers(1, 2),
         "reassign": st.integers(0, 3), "merged": st.booleans(),
     }),
@@ -108,11 +108,7 @@ def test_a_corruption_changes_its_role_and_nothing_else(task: Task, seed: int) -
     batch = task.about(batch, question)
     for kind in (kind for kind in task.corruptions if kind != "swap"):
         role = batch.roles[task.meaning.role(kind)].reshape(6, -1)
-        try:
-            changed = batch.tokens != task.corrupt(batch, seed, kind).tokens
-        except UserError as error:
-            assert "vocabulary is too small" in str(error)
-            continue
+        changed = batch.tokens != task.corrupt(batch, seed, kind).tokens
         inside = torch.zeros_like(changed).scatter(1, role.clamp(min=0), True)
         assert not (changed & ~inside).any()
         assert changed.any(1).all()

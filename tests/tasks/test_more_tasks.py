@@ -86,10 +86,10 @@ def test_joint_recall_needs_context_and_key() -> None:
             assert {pair: text[14 + 3 * i] for i, pair in enumerate(asked)} == value
         assert batch.asked["query"][0].tolist() == [[12, 13], [15, 16], [18, 19], [21, 22]]
         assert batch.predict_at[0].tolist() == [13, 16, 19, 22]
-        key = batch.roles["key"]
-        assert torch.equal(batch.roles["context"], torch.where(key < 6, 1, 6))
-        assert torch.equal(batch.roles["value"], key + 1)
-        assert torch.equal(batch.roles["next_key"], key + 2)
+        keys = batch.roles["key"]
+        assert torch.equal(batch.roles["context"], torch.where(keys < 6, 1, 6))
+        assert torch.equal(batch.roles["value"], keys + 1)
+        assert torch.equal(batch.roles["next_key"], keys + 2)
         chance = task.chance(batch)
         assert chance[:, 0].unique().tolist() == [0.5]
         assert chance[:, 3].unique().tolist() == [1]  # only one value is left
@@ -165,7 +165,7 @@ def test_words_of_a_cycle_are_visited_once() -> None:
                 seen.append(node)
                 node = after[node]
             assert len(seen) == 6
-            asked = {text[14 + 3 * j]: text[15 + 3 * j] for j in range(6)}
+            asked = {text[15 + 3 * j]: text[16 + 3 * j] for j in range(6)}
             assert asked == after
 
 

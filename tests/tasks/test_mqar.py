@@ -132,7 +132,9 @@ def test_key_and_value_in_one_token() -> None:
                 assert key == value < 2
                 assert text[key] == text[int(batch.predict_at[i, j])] + names[int(batch.targets[i, j])]
         changed = task.corrupt(batch).tokens
-        before, after = (tokens.gather(1, batch.roles["key"][:, None])[:, 0].tolist() for tokens in (batch.tokens, changed))
+        before, after = (
+            tokens.gather(1, batch.roles["key"][:, None])[:, 0].tolist() for tokens in (batch.tokens, changed)
+        )
         assert all(names[a][2:] == names[b][2:] and names[a] != names[b] for a, b in zip(before, after, strict=True))
     with pytest.raises(UserError, match="corruption of mqar 'value'"):
         task.corrupt(task.sample(1), kind="value")

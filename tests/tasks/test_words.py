@@ -8,6 +8,8 @@ import torch
 
 from mecheval.errors import UserError
 from mecheval.tasks import Words, build_task
+from mecheval.tasks.text import HuggingFaceTokenizer
+from mecheval.tasks.words import PEOPLE, THINGS
 from mecheval.types import Batch
 
 
@@ -29,9 +31,9 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=330, special_tokens=["<s>"], initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=600, special_tokens=["<s>"], initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()
     )
-    made.train_from_iterator(["Mary has the lamp. John has the book. Who has the key?"] * 3, trainer)
+    made.train_from_iterator([f"Who {word[:2]} has {word[:2]} the" for word in (*PEOPLE, *THINGS)] * 3, trainer)
     folder = tmp_path_factory.mktemp("tokenizer")
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>").save_pretrained(folder)
     return folder
@@ -42,7 +44,23 @@ def test_a_statement_a_question_and_their_roles() -> None:
     for batch in (task.sample(1), task.reference(1, "train").batch()):
         text = [task.symbol(token) for token in batch.tokens[0].tolist()]
         person, thing = text[7], text[10]
-        assert text == [*"BOS Here is what we know .".split(), person, "has", "the", thing, ".", person, "has", "the"]
+        assert text == [
+            "BOS",
+            "Here",
+            "is",
+            "what",
+            "we",
+            "know",
+            ".",
+            person,
+            "has",
+            "the",
+            thing,
+            ".",
+            person,
+            "has",
+            "the",
+        ]
         assert places(batch, 0) == {"bos": [0], "key": [7], "value": [10], "stop": [11], "query": [12, 13, 14]}
         assert task.symbol(int(batch.answers[0])) == thing
         assert batch.predict_at.tolist() == [[14]]
@@ -67,10 +85,10 @@ def test_any_tokenizer_gives_the_tokens_of_the_text(pieces: Path, ask: str) -> N
     for batch in (task.corpus(30).batch(), task.reference(30, "train").batch()):
         for row in range(30):
             tokens = batch.tokens[row, : int(batch.lengths[row])].tolist()
-            text = tokenizer.decode(tokens)
+            text = str(tokenizer.decode(tokens))
             assert tokenizer(text, add_special_tokens=False).input_ids == tokens
             where = places(batch, row)
-            word = {role: tokenizer.decode([tokens[p] for p in at]) for role, at in where.items()}
+            word = {role: str(tokenizer.decode([tokens[p] for p in at])) for role, at in where.items()}
             answer = word["value"].strip()
             person, thing = (word["key"], word["value"]) if ask == "thing" else (word["value"], word["key"])
             assert f"{person} has the{thing}." in text
@@ -84,6 +102,8 @@ def test_any_tokenizer_gives_the_tokens_of_the_text(pieces: Path, ask: str) -> N
 
 def test_corrupted_words_are_whole_words_that_are_not_in_the_document(pieces: Path) -> None:
     task = words(tokenizer=str(pieces), statements=2)
+    assert isinstance(task.tokenizer, HuggingFaceTokenizer)
+    decode = task.tokenizer.tokenizer.decode
     batch = task.sample(20, "test")
     kinds = {"key": task.people, "value": task.things, "query": task.people}
     for kind, known in kinds.items():
@@ -92,16 +112,16 @@ def test_corrupted_words_are_whole_words_that_are_not_in_the_document(pieces: Pa
             length = int(batch.lengths[row])
             clean, spoilt = (tokens[row, :length].tolist() for tokens in (batch.tokens, other.tokens))
             at = places(batch, row)[kind]
-            written = task.tokenizer.tokenizer.decode([spoilt[p] for p in at]).split()[0]  # type: ignore[attr-defined]
+            written = decode([spoilt[p] for p in at]).split()[0]
             assert written in known
-            assert written not in task.tokenizer.tokenizer.decode(clean)  # type: ignore[attr-defined]
-            assert [p for p in range(length) if clean[p] != spoilt[p]] <= at or clean != spoilt
+            assert f" {written}" not in decode(clean)
+            assert {p for p in range(length) if clean[p] != spoilt[p]} <= set(at)
 
 
 def test_answers_start_with_different_tokens(pieces: Path) -> None:
     task = words(tokenizer=str(pieces))
     for kind in (task.people, task.things):
-        first = [task._word(word)[0] for word in kind]
+        first = [task._word(word)[1][0] for word in kind]
         assert len(set(first)) == len(first)
     whole = words()
     assert (len(whole.people), len(whole.things)) == (24, 24)
@@ -123,5 +143,5 @@ def test_a_tokenizer_of_letters_has_too_few_first_tokens(tmp_path: Path) -> None
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(letters, unk_token=" "))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
     transformers.PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"only \d+ people start with different tokens, and statements=20"):
+    with pytest.raises(UserError, match="statements=20 needs more people"):
         words(tokenizer=str(tmp_path), statements=20)

@@ -85,8 +85,7 @@ class Copy(Task):
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         """Any other symbol."""
-        symbols = np.arange(FIRST, self.vocab_size)
-        return symbols[symbols != tokens[key]]
+        return np.setdiff1d(np.arange(FIRST, self.vocab_size), tokens[key])
 
     def chance(self, batch: Batch) -> Tensor:
         """The symbol that the document has most often."""

@@ -131,7 +131,12 @@ class Joint(Task):
         for cell in random.sample(cells, o.queries):
             answer, asked = text[cell["value"]], (len(text), len(text) + 2)
             text += [text[cell["context"]], text[cell["key"]], answer]
-            roles = {**cell, "next_key": cell["value"] + 1, "divider": divider, "query": asked}
+            roles: dict[str, int | tuple[int, int]] = {
+                **cell,
+                "next_key": cell["value"] + 1,
+                "divider": divider,
+                "query": asked,
+            }
             questions.append(Question(asked[1] - 1, answer, roles))
         return Document([*text, EOS], questions, {"pairs": len(cells), "distance": 1})
 

@@ -180,7 +180,8 @@ def fill(
                 words[node, i] = first_letter + rng.below(state, symbols)
         text = tokens[row]
         text[0], at = BOS, 1
-        for node in order:
+        for i in range(nodes):
+            node = int(order[i])
             after = (node + 1) % nodes
             source[node], target[after] = at, at + size[node]
             for word in (node, after):
@@ -190,7 +191,7 @@ def fill(
         text[divider] = EOS
         at += 1
         for j in range(queries):
-            steps, node = fewest + asked[j] // nodes, asked[j] % nodes
+            steps, node = fewest + int(asked[j]) // nodes, int(asked[j]) % nodes
             answer = (node + steps) % nodes
             place, span = roles[row, j], spans[row, j]
             place[:], span[:] = NOWHERE, 1

@@ -46,11 +46,15 @@ class MQAROptions(TaskOptions):
         if self.merged and self.key_tokens > 1:
             raise ValueError("merged: key and value in one token leave no room for key_tokens=2")
         if self.reassign > self.pairs:
-            raise ValueError(f"reassign={self.reassign} cannot exceed pairs={self.pairs}: a key is written at most twice")
+            raise ValueError(
+                f"reassign={self.reassign} cannot exceed pairs={self.pairs}: a key is written at most twice"
+            )
         written = self.pairs + self.reassign
         for kind, needed, size in (("keys", s.grid or self.pairs, s.n_keys), ("values", written, s.n_values)):
             if needed > size:
-                raise ValueError(f"{needed} distinct {kind} cannot be drawn from the {size} that vocab={self.vocab} has")
+                raise ValueError(
+                    f"{needed} distinct {kind} cannot be drawn from the {size} that vocab={self.vocab} has"
+                )
         if self.pairs > slots(self):
             least = (written + self.pairs) * (s.key_tokens + 1)
             raise ValueError(f"length={self.length} has too few slots for questions; it must be at least {least}")
@@ -66,9 +70,7 @@ def shape(o: MQAROptions) -> Shape:
     n_keys = isqrt(o.vocab) - 1 if o.merged else o.vocab // 2 - 1
     n_values = n_keys if o.merged else o.vocab - o.vocab // 2
     key_tokens = 0 if o.merged else o.key_tokens
-    return Shape(
-        o.pairs, o.reassign, key_tokens, grid, n_keys, n_values, 1 + n_keys, o.vocab, FILLERS.index(o.fillers)
-    )
+    return Shape(o.pairs, o.reassign, key_tokens, grid, n_keys, n_values, 1 + n_keys, o.vocab, FILLERS.index(o.fillers))
 
 
 def slots(o: MQAROptions) -> int:
@@ -151,14 +153,14 @@ class MQAR(Task):
         state, scratch = rng.generator(rng.key(0, "train")), np.empty((2, len(weights)), np.int64)
         drawn = np.empty((GUESSES, pairs), np.int64)
         for row in drawn:
-            draw_slots(state, weights, *scratch, row)
+            draw_slots(state, weights, scratch[0], scratch[1], row)
         order = np.argsort(drawn, axis=1)
         return np.array([np.bincount(order[:, place]).max() / GUESSES for place in range(pairs)])
 
     def document(self, random: random.Random, split: Split) -> Document:
         """One document: pairs, then questions in slots that are drawn pair after pair."""
         o, s = self.options, self.shape
-        keys = [(1 + key,) for key in random.sample(range(s.n_keys), s.grid or o.pairs)]
+        keys: list[tuple[int, ...]] = [(1 + key,) for key in random.sample(range(s.n_keys), s.grid or o.pairs)]
         if s.grid:
             cells = random.sample(range(s.grid**2), o.pairs)
             keys = [keys[cell // s.grid] + keys[cell % s.grid] for cell in cells]
@@ -173,7 +175,7 @@ class MQAR(Task):
         size, body = s.key_tokens + 1, len(tokens)
         tokens += [BLANK] * (o.length - body)
         weights = [(slot + 1) ** (o.power - 1) for slot in range(slots(o))]
-        questions, free = [], set(range(body, o.length))
+        questions, gaps, free = [], {}, set(range(body, o.length))
         for key in sorted(keys, key=lambda key: places[key][-1]):
             slot = random.choices(range(len(weights)), weights)[0]
             weights[slot] = 0
@@ -187,6 +189,7 @@ class MQAR(Task):
             if len(places[key]) > 1:
                 where["old_value"] = places[key][0]
             questions.append(Question(stop - 1, values[key], where))
+            gaps[stop - 1] = stop - 1 - value_at
         if o.fillers != "blank":
             used = {token for key in keys for token in key} if o.fillers == "distinct" else set()
             for place in sorted(free):
@@ -194,9 +197,7 @@ class MQAR(Task):
                     pass
                 tokens[place] = token
         questions.sort(key=lambda question: question.at)
-        value_at = questions[0].roles["value"]
-        assert isinstance(value_at, int)
-        return Document(tokens, questions, {"pairs": o.pairs, "gap": questions[0].at - value_at})
+        return Document(tokens, questions, {"pairs": o.pairs, "gap": gaps[questions[0].at]})
 
     def _fill(self, n: int, split: Split, seed: int = 0, start: int = 0) -> Corpus:
         o, s = self.options, self.shape

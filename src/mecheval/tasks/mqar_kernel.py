@@ -33,7 +33,8 @@ class Shape(NamedTuple):
 def slot_weights(slots: int, power: float) -> I64:
     """Weights of the slots, (slots,), with a total below 2**32: slot s has (s + 1)^(power - 1), but for rounding."""
     weights = np.arange(1, slots + 1) ** (power - 1.0)
-    return np.maximum(1, np.floor(weights / weights.sum() * (1 << 31))).astype(np.int64)
+    whole: I64 = np.maximum(1, np.floor(weights / weights.sum() * (1 << 31))).astype(np.int64)
+    return whole
 
 
 @kernel

@@ -97,8 +97,7 @@ class Track(Task):
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         """All other elements: each gives another product."""
-        elements = np.arange(FIRST_SYMBOL, self.vocab_size)
-        return elements[elements != tokens[key]]
+        return np.setdiff1d(np.arange(FIRST_SYMBOL, self.vocab_size), tokens[key])
 
     def chance(self, batch: Batch) -> Tensor:
         """All elements are as likely."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -21,13 +22,13 @@ from mecheval.tasks.text import Tokenizer, WordTokenizer, load_tokenizer
 from mecheval.types import Meaning, Split
 
 PEOPLE = (
-    "Mary John Anna Peter Lucy David Emma James Sarah Paul Laura Mark Julia Simon Alice Henry Clara Oliver Susan Tom "
-    "Rachel George Helen Jack"
-).split()
+    "Mary", "John", "Anna", "Peter", "Lucy", "David", "Emma", "James", "Sarah", "Paul", "Laura", "Mark", "Julia",
+    "Simon", "Alice", "Henry", "Clara", "Oliver", "Susan", "Tom", "Rachel", "George", "Helen", "Jack",
+)  # fmt: skip
 THINGS = (
-    "lamp book key ball hat cup ring coat map box bag clock knife letter bottle chair guitar camera phone flag rope "
-    "drum mirror basket"
-).split()
+    "lamp", "book", "key", "ball", "hat", "cup", "ring", "coat", "map", "box", "bag", "clock", "knife", "letter",
+    "bottle", "chair", "guitar", "camera", "phone", "flag", "rope", "drum", "mirror", "basket",
+)  # fmt: skip
 OTHERS = (
     "The sky is blue.", "It is late.", "The garden is quiet.", "Dinner is ready.", "The train was slow.",
     "Winter is cold.", "The door is open.", "Nobody is hungry.",
@@ -40,10 +41,14 @@ STOP, MARK = ".", "?"
 class WordsOptions(TaskOptions):
     """Options of recall in English."""
 
-    statements: int = Field(4, ge=1, le=len(PEOPLE), description="people in a document, each with a thing")
+    statements: int = Field(4, ge=1, le=len(PEOPLE) - 1, description="people in a document, each with a thing")
     distractors: int = Field(2, ge=0, le=len(OTHERS), description="sentences beside the point, between the statements")
-    ask: Literal["thing", "person"] = Field("thing", description='"Mary has the" -> lamp, or "Who has the lamp?" -> Mary')
-    tokenizer: str = Field("", max_length=1000, description="folder of a Hugging Face tokenizer; empty: one token a word")
+    ask: Literal["thing", "person"] = Field(
+        "thing", description='"Mary has the" -> lamp, or "Who has the lamp?" -> Mary'
+    )
+    tokenizer: str = Field(
+        "", max_length=1000, description="folder of a Hugging Face tokenizer; empty: one token a word"
+    )
 
 
 @TASKS.register("words")
@@ -69,49 +74,38 @@ class Words(Task):
         o = self.options
         vocabulary = " ".join([OPENING, HAS, WHO, STOP, MARK, *PEOPLE, *THINGS, *OTHERS])
         self.tokenizer = tokenizer or (load_tokenizer(o.tokenizer) if o.tokenizer else WordTokenizer(vocabulary))
+        self._lead = Counter(self._word(word)[0] for word in (*PEOPLE, *THINGS)).most_common(1)[0][0]
         self.people, self.things = self._distinct(PEOPLE), self._distinct(THINGS)
         for kind, words in (("people", self.people), ("things", self.things)):
-            if len(words) < o.statements:
-                raise UserError(
-                    f"words: with this tokenizer only {len(words)} {kind} start with different tokens, and "
-                    f"statements={o.statements} needs as many."
-                )
-        any_word = self.people[0]
-        marks = (HAS, STOP, WHO, MARK)
-        self._pieces = [[*self.tokenizer.start, *self.tokenizer.encode(OPENING)[0]]]
-        self._pieces += [self._piece(any_word, mark, "") for mark in marks]
-        self._pieces += [*map(self._word, self.people), *map(self._word, self.things)]
-        self._pieces += [self._piece(STOP, f" {other}", "") for other in OTHERS]
-        self._check_pieces()
-
-    def _check_pieces(self) -> None:
-        """Raise an error unless the tokens of a text are those of its pieces, for every word."""
-        pieces = iter(self._pieces)
-        opening, has, stop, who, mark = (next(pieces) for _ in range(5))
-        words = {word: next(pieces) for word in (*self.people, *self.things)}
-        for person, thing in zip(self.people, self.things, strict=False):
-            text = f"{OPENING} {person}{HAS} {thing}{STOP}{WHO} {thing}{MARK} {person}"
-            parts = [words[person], has, words[thing], stop, who, words[thing], mark, words[person]]
-            if self.tokenizer.encode(text)[0] != [*opening[len(self.tokenizer.start) :], *itertools.chain(*parts)]:
-                raise UserError("words: this tokenizer joins words, or parts of words, across spaces.")
+            if not words:
+                raise UserError(f"words: statements={o.statements} needs more {kind} with different first tokens.")
+        fixed = [self._piece(self.people[0], mark) for mark in (HAS, STOP, WHO, MARK)]
+        words = [self._piece("the", f" {word}") for word in (*self.people, *self.things)]
+        self._pieces = [self._piece("", OPENING), *fixed, *words, *(self._piece(STOP, f" {other}") for other in OTHERS)]
+        self._pieces[0] = [*self.tokenizer.start, *self._pieces[0]]
 
     @classmethod
     def tokenized(cls, tokenizer: Any, **options: Any) -> Self:
         """The task with a tokenizer that is an object of transformers, instead of a folder."""
         return cls(cls.Options(**options), load_tokenizer(tokenizer))
 
-    def _piece(self, before: str, text: str, after: str) -> list[int]:
-        """The tokens of a text in its surroundings: those that end inside it."""
-        ids, ends = self.tokenizer.encode(before + text + after)
-        stop = len(before) + len(text)
-        return [token for token, end in zip(ids, ends, strict=True) if len(before) < end <= stop]
+    def _piece(self, before: str, text: str) -> list[int]:
+        """The tokens of a text after another: those that end inside it."""
+        ids, ends = self.tokenizer.encode(before + text)
+        return [token for token, end in zip(ids, ends, strict=True) if end > len(before)]
 
-    def _word(self, word: str) -> list[int]:
-        return self._piece("the ", word, STOP)
+    def _word(self, word: str) -> tuple[int, list[int]]:
+        """The tokens of a word, and how many stand before them for the space alone: none with most tokenizers."""
+        ids, ends = self.tokenizer.encode(f"the {word}")
+        own = [token for token, end in zip(ids, ends, strict=True) if end > len("the ")]
+        return len(self._piece("the", f" {word}")) - len(own), own
 
     def _distinct(self, words: Sequence[str]) -> list[str]:
-        """The first word for each first token."""
-        return list({self._word(word)[0]: word for word in reversed(words)}.values())[::-1]
+        """The words that differ in their first token, each with another of as many tokens that a document lacks."""
+        own = {word: tokens for word in words for lead, tokens in [self._word(word)] if lead == self._lead}
+        first = {tokens[0]: word for word, tokens in reversed(own.items())}
+        lengths = Counter(len(own[word]) for word in first.values())
+        return [word for word in reversed(first.values()) if lengths[len(own[word])] > self.options.statements]
 
     @property
     def vocab_size(self) -> int:
@@ -123,7 +117,7 @@ class Words(Task):
         """Length of the longest document in tokens, at most."""
         o, (opening, has, stop, who, mark, *_) = self.options, map(len, self._pieces)
         word, other = (max(map(len, some)) for some in (self._pieces[5 : -len(OTHERS)], self._pieces[-len(OTHERS) :]))
-        return opening + o.statements * (2 * word + has + stop) + o.distractors * other + who + word + has + mark
+        return opening + o.statements * (2 * word + has + stop) + o.distractors * other + who + has + mark + 2 * word
 
     @property
     def bytes_each(self) -> int:
@@ -147,7 +141,7 @@ class Words(Task):
         """All that could stand in a span for what is there, with as many tokens."""
         here = [int(token) for token in tokens[span]]
         for kind in (self.people, self.things):
-            words = [self._word(word) for word in kind]
+            words = [self._word(word)[1] for word in kind]
             for word, start in itertools.product(words, range(len(here))):
                 stop = start + len(word)
                 if here[start:stop] == word:
@@ -181,7 +175,9 @@ class Words(Task):
         own = {"person": span(places["person"], len(person)), "thing": span(places["thing"], len(thing))}
         key, value = (own["person"], own["thing"]) if o.ask == "thing" else (own["thing"], own["person"])
         query, said = span(start, len(text) - start), span(len(text) + 1, len(answer))
-        roles = {"bos": 0, "key": key, "value": value, "stop": span(places["stop"], 1)[0], "query": (query[0], said[0])}
+        roles: dict[str, int | tuple[int, int]] = {
+            "bos": 0, "key": key, "value": value, "stop": span(places["stop"], 1)[0], "query": (query[0], said[0]),
+        }  # fmt: skip
         tokens = [*self.tokenizer.start, *ids]
         question = Question(said[0] - 1, tokens[said[0]], roles)
         return Document(tokens[: said[0]], [question], {"pairs": o.statements, "distance": value[0] - key[0]})
@@ -193,8 +189,20 @@ class Words(Task):
         spans = np.ones_like(columns[0])
         flat = np.array([token for piece in self._pieces for token in piece], np.int64)
         starts = np.cumsum([0, *map(len, self._pieces)])
-        sizes = (len(self.people), len(self.things), len(OTHERS), o.statements, o.distractors, o.ask == "thing")
-        fill(rng.key(seed, split), start, *sizes, flat, starts, tokens, lengths, spans, *columns)
+        sizes = (len(self.people), len(self.things), len(OTHERS), o.statements, o.distractors)
+        fill(
+            rng.key(seed, split),
+            start,
+            *sizes,
+            self._lead,
+            o.ask == "thing",
+            flat,
+            starts,
+            tokens,
+            lengths,
+            spans,
+            *columns,
+        )
         text = tokens[np.arange(self.max_tokens) < lengths[:, None]]
         return Corpus(text, np.concatenate([[0], np.cumsum(lengths)]), *columns, first=start, spans=spans)
 
@@ -211,7 +219,7 @@ def put(piece: int, flat: NDArray[np.int64], starts: NDArray[np.int64], text: In
 @kernel
 def fill(
     stream: np.uint64, start: int, n_people: int, n_things: int, n_others: int, statements: int, distractors: int,
-    ask_thing: bool, flat: NDArray[np.int64], starts: NDArray[np.int64],
+    lead: int, ask_thing: bool, flat: NDArray[np.int64], starts: NDArray[np.int64],
     tokens: Ints, lengths: NDArray[np.int64], spans: I32, roles: I32, predict_at: I32, targets: I32, facts: I32,
 ) -> None:  # fmt: skip
     """`Words.document` for many documents, by putting together the tokens of its pieces."""
@@ -243,7 +251,8 @@ def fill(
             second = at
             at = put(first_thing + things[sentence], flat, starts, text, at)
             if sentence == asked:
-                place[1], place[2], place[3] = (where, second, at) if ask_thing else (second, where, at)
+                first, second = where + lead, second + lead
+                place[1], place[2], place[3] = (first, second, at) if ask_thing else (second, first, at)
             at = put(stop, flat, starts, text, at)
         place[4] = at
         if ask_thing:
@@ -251,6 +260,10 @@ def fill(
         else:
             at = put(mark, flat, starts, text, put(thing, flat, starts, text, put(who, flat, starts, text, at)))
         key, value = (person, thing) if ask_thing else (thing, person)
-        span[1], span[2], span[4] = starts[key + 1] - starts[key], starts[value + 1] - starts[value], at - place[4]
-        predict_at[row, 0], targets[row, 0], lengths[row] = at - 1, flat[starts[value]], at
+        answer = starts[value] + lead
+        for i in range(starts[value], answer):  # the space before the answer, if it is a token by itself
+            text[at] = flat[i]
+            at += 1
+        span[1], span[2], span[4] = starts[key + 1] - starts[key] - lead, starts[value + 1] - answer, at - place[4]
+        predict_at[row, 0], targets[row, 0], lengths[row] = at - 1, flat[answer], at
         facts[row, 0], facts[row, 1] = statements, place[2] - place[1]
