@@ -174,16 +174,15 @@ def pack(
     facts: Sequence[str] = FACTS, meaning: Meaning = FRAMED,
 ) -> Corpus:  # fmt: skip
     """Store documents end to end, readably; the fast samplers do the same in place."""
-    starts, shape = np.cumsum([0, *(len(each.tokens) for each in documents)]), (len(documents), -1, len(roles))
+    starts, k = np.cumsum([0, *(len(each.tokens) for each in documents)]), len(documents[0].questions)
+    if any(len(each.questions) != k for each in documents):
+        raise UserError(f"every document of a task asks as many questions; here the first has {k}, another has not.")
     asked = [question for each in documents for question in each.questions]
     for name in {name: None for question in asked for name in question.roles}:
         if name not in roles:
             raise UnknownName("role of a question", name, roles)
     spans = [[_span(question.roles.get(name)) for name in roles] for question in asked]
-    where = np.array(spans, dtype=np.int32).reshape(*shape, 2)
-    k = where.shape[1]
-    if any(len(each.questions) != k for each in documents):
-        raise UserError(f"every document of a task asks as many questions; here the first has {k}, another has not.")
+    where = np.array(spans, dtype=np.int32).reshape(len(documents), k, len(roles), 2)
     has_tree = documents[0].parents is not None
     parents = [parent for each in documents for parent in each.parents or ()]
     rules = [rule for each in documents for rule in each.rules or ()]
