@@ -10,13 +10,18 @@ from mecheval.studies import (
     atr_holdout,
     atr_mamba_conv,
     canon,
+    capacity,
     depth,
+    grandparent,
+    hops,
     hybrids,
+    mqar,
     newer,
     one_layer,
     position,
     quickstart,
     sibling,
+    tracking,
 )
 from mecheval.studies.study import SCALES, Reading, Study
 from mecheval.studies.table import StudyTable, best_rows, restoring, study_points, study_table, with_seed
@@ -28,7 +33,7 @@ __all__ = [
 
 _MODULES = (
     ar, ar_mamba_conv, ar_based_conv, ar_mamba_inside, atr, atr_mamba_conv, position, atr_holdout, one_layer, depth,
-    sibling, quickstart, newer, canon, hybrids,
+    sibling, quickstart, newer, canon, hybrids, mqar, capacity, hops, tracking, grandparent,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}
 """In the order of the paper's figures, then those that are not in the paper."""

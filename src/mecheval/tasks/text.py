@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ class Tokenizer(Protocol):
     """What a task needs to know of a tokenizer."""
 
     size: int  # number of token ids
-    start: Sequence[int]  # tokens that stand before every text
+    start: tuple[int, ...]  # tokens that stand before every text
 
     def encode(self, text: str) -> Encoded:
         """The tokens of a text, without those that stand before it."""
@@ -32,7 +31,7 @@ class Tokenizer(Protocol):
 class WordTokenizer:
     """A token for each word and each mark of a vocabulary."""
 
-    start = (BOS,)
+    start: tuple[int, ...] = (BOS,)
 
     def __init__(self, vocabulary: str) -> None:
         words = dict.fromkeys(re.findall(r"\w+|[^\w\s]", vocabulary))
@@ -47,7 +46,7 @@ class WordTokenizer:
 
     def text(self, token: int) -> str:
         """The word."""
-        return self.names.get(token, str(token))
+        return str(self.names.get(token, token))
 
 
 class HuggingFaceTokenizer:
@@ -56,7 +55,7 @@ class HuggingFaceTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer, self.size = tokenizer, len(tokenizer)
         with_start = tokenizer("a").input_ids
-        self.start = tuple(with_start[:1]) if with_start[:1] == [tokenizer.bos_token_id] else ()
+        self.start: tuple[int, ...] = tuple(with_start[:1]) if with_start[:1] == [tokenizer.bos_token_id] else ()
 
     def encode(self, text: str) -> Encoded:
         """(ids, ends) of the tokens."""

@@ -110,11 +110,13 @@ class Track(Task):
         length, asked = self._sizes(split)
         elements = [random.randrange(len(self.elements)) for _ in range(length)]
         states = list(itertools.accumulate(elements, lambda state, element: int(self.products[state, element])))
-        questions = []
-        for at in range(length, length - asked, -1):
-            roles = {"bos": 0, "item": random.randint(1, at), "query": at}
-            questions.append(Question(at, FIRST_SYMBOL + states[at - 1], roles))
-        facts = {"elements": length, "ago": length - questions[0].roles["item"]}
+        places = range(length, length - asked, -1)
+        items = [random.randint(1, at) for at in places]
+        questions = [
+            Question(at, FIRST_SYMBOL + states[at - 1], {"bos": 0, "item": item, "query": at})
+            for at, item in zip(places, items, strict=True)
+        ]
+        facts = {"elements": length, "ago": length - items[0]}
         return Document([BOS, *(FIRST_SYMBOL + element for element in elements)], questions, facts)
 
     def _fill(self, n: int, split: Split, seed: int = 0, start: int = 0) -> Corpus:

@@ -80,8 +80,8 @@ class Words(Task):
             if not words:
                 raise UserError(f"words: statements={o.statements} needs more {kind} with different first tokens.")
         fixed = [self._piece(self.people[0], mark) for mark in (HAS, STOP, WHO, MARK)]
-        words = [self._piece("the", f" {word}") for word in (*self.people, *self.things)]
-        self._pieces = [self._piece("", OPENING), *fixed, *words, *(self._piece(STOP, f" {other}") for other in OTHERS)]
+        nouns = [self._piece("the", f" {word}") for word in (*self.people, *self.things)]
+        self._pieces = [self._piece("", OPENING), *fixed, *nouns, *(self._piece(STOP, f" {other}") for other in OTHERS)]
         self._pieces[0] = [*self.tokenizer.start, *self._pieces[0]]
 
     @classmethod
