@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -41,6 +42,10 @@ CANON = "ABCD"
 """Places of a Canon convolution in a block: before the mixer, at q, k and v, before the MLP, and inside the MLP."""
 
 
+OFFSET = re.compile(r"(\w+)([+-]\d{1,6})")
+"""`value+2` is the position two after the last of the value, `value-1` the one before its first."""
+
+
 @dataclass(frozen=True)
 class Meaning:
     """What roles of a task's documents are for: interventions and verdicts read this, never the names of roles."""
@@ -49,6 +54,17 @@ class Meaning:
     value: str | None = "value"  # where the answer stands; None in a task without recall, which has no verdict
     query: str = "query"  # the question, which ends at the prediction
     places: tuple[str, ...] = ("next_key", "divider")  # other roles at which a model may store an association
+
+    @property
+    def kinds(self) -> tuple[str, str, str]:
+        """The three kinds of positions that can hold the key's identity; in this order it moves through the layers."""
+        return self.key, "between", "question"
+
+    def like(self, role: str) -> str:
+        """The role of a framed document that stands for this one, or that an offset is counted from; else its name."""
+        names = {self.key: "key", self.query: "query", self.value: "value"}
+        base = OFFSET.fullmatch(role)
+        return names.get(role, role) if base is None else f"{names.get(base[1], base[1])}{base[2]}"
 
     def role(self, kind: str) -> str:
         """The role that a corruption of this kind replaces: key, value or query."""
@@ -61,14 +77,42 @@ class Meaning:
 FRAMED = Meaning()
 """What the roles of a framed document mean."""
 
-CARRIERS = ("key", "value", "next_key", "query")
-"""Roles whose shares figures and tables show: where a model can carry an association from the key to the answer."""
-
 RANDOM = "random"
 """A control: a position before all questions that has no other role, drawn for each document."""
 
+SPANS = {
+    "between": "all positions after the key and before the query",
+    "question": "the query and what follows it, up to the prediction",
+    "body": "all positions before the query",
+    "others": "the positions between key and query that have no name and lie no nearer than four after key and value",
+}
+"""Roles of several positions that every document has, whatever its task; they are replaced together."""
+RESERVED = (*SPANS, RANDOM, "joint")
+"""Names that a task cannot give to a role of its own."""
+
 ALL_ROLES = ("key", "value", "next_key", "divider", "query", "bos", RANDOM)
-"""Roles of one position each, which maps show."""
+"""Roles of a framed document in the order in which maps show them; those of other tasks stand before `random`."""
+
+
+def in_order(roles: Iterable[str]) -> list[str]:
+    """Roles in the order in which maps show them."""
+    places = {role: i for i, role in enumerate(ALL_ROLES)}
+    return sorted(dict.fromkeys(roles), key=lambda role: places.get(role, places[RANDOM] - 0.5))
+
+
+def carriers(roles: Iterable[str]) -> list[str]:
+    """Those of the roles on maps at which a model can carry an association from the key to the answer."""
+    return [role for role in in_order(roles) if role not in ("divider", "bos", RANDOM)]
+
+
+CARRIERS = ("key", "value", "next_key", "query")
+"""Those of a framed document."""
+
+
+def is_on_maps(role: str) -> bool:
+    """Whether maps show a stored role: one of a task's own, or `random`. The others are evidence for a verdict."""
+    return role not in SPANS and OFFSET.fullmatch(role) is None
+
 
 Corruption = Literal["key", "value", "query", "swap"]
 CORRUPTIONS: tuple[Corruption, ...] = get_args(Corruption)

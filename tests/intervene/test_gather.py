@@ -9,10 +9,10 @@ import torch
 import mecheval as me
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence, other_values
-from mecheval.intervene.mechanism import KINDS, Cell
+from mecheval.intervene.mechanism import Cell
 from mecheval.intervene.places import NEAR, named_between, positions
 from mecheval.model.handmade import handmade
-from mecheval.types import NOWHERE
+from mecheval.types import FRAMED, NOWHERE
 
 
 def trial(task: me.Task, n: int = 48, mixer: str = "attention") -> tuple[Evidence, me.LM, me.Batch, me.Batch]:
@@ -42,7 +42,7 @@ def test_the_three_kinds_of_positions_are_everything_in_treecall(kinds: str) -> 
     assert (torch.maximum(key, value) + NEAR < query).all() or evidence.n == int(
         (clean.roles["key"] != clean.roles["value"]).sum()
     )
-    whole = me.interchange(lm, clean, corrupted, joint=[("blocks.1.input", kind) for kind in KINDS])
+    whole = me.interchange(lm, clean, corrupted, joint=[("blocks.1.input", kind) for kind in FRAMED.kinds])
     assert float(whole["restored"].iloc[0]) == pytest.approx(float(whole["original"].iloc[0]), abs=3e-6)
     last = me.interchange(lm, clean, corrupted, ["blocks.1.output"], ["question", "between"]).set_index("role")
     assert last["restored"]["question"] == pytest.approx(last["original"]["question"], abs=3e-6)

@@ -10,8 +10,9 @@ from mecheval.errors import UserError
 from mecheval.intervene import Depths, Rule, Verdict, verdict
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence
-from mecheval.intervene.mechanism import KINDS, Cell, Finding, depths_of, judge
+from mecheval.intervene.mechanism import Cell, Finding, depths_of, judge
 from mecheval.sites import Kind, Site
+from mecheval.types import FRAMED
 
 ROLES = ("value", "next_key", "divider")
 INNER = "blocks.{}.mixer.conv"
@@ -31,7 +32,7 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
     found = {}
     sites = {f"{i}": site for i, site in enumerate(depths.boundaries, start=1)} | ({"i": inner} if inner else {})
     for name, site in sites.items():
-        for role in (*KINDS, *ROLES):
+        for role in (*FRAMED.kinds, *ROLES):
             found[Cell(site, role)] = given.get(f"r{name}_{role}", 0.0)
             found[Cell(site, role, direction="destroy")] = given.get(f"d{name}_{role}", found[Cell(site, role)])
         value = given.get(f"v{name}", found[Cell(site, "question")])
@@ -128,7 +129,7 @@ def effects(
     clean, broken = around(original), around(corrupted)
     site = Site(1, "input", "stream")
     cells, edited = [], []
-    for role in (*KINDS, "value"):
+    for role in (*FRAMED.kinds, "value"):
         share = restored.get(role, 0.0)
         for direction in ("restore", "destroy"):
             cells.append(Cell(str(site), role, "key", direction))

@@ -23,7 +23,7 @@ from mecheval.store import RunFolder, StoreError
 from mecheval.store.bounds import ON_THE_WAY
 from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
-from mecheval.types import ALL_ROLES, CORRUPTIONS, LAST, STATES, Batch
+from mecheval.types import CORRUPTIONS, LAST, STATES, Batch, is_on_maps, last_of
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -116,7 +116,7 @@ def beside(new: Sequence[Row], before: Sequence[Row], *, judged: bool) -> list[R
             more = old if (old["n"] or 0) > found["n"] else found
             rows[cell] = {**more, "share_low": interval["share_low"], "share_high": interval["share_high"]}
         else:
-            evidence = old["role"] not in ALL_ROLES or old["share_low"] is not None
+            evidence = not is_on_maps(old["role"]) or old["share_low"] is not None
             if (old["corruption"], old["direction"]) not in about or (evidence and not judged):
                 rows[cell] = old
     return list(rows.values())
@@ -267,7 +267,9 @@ def probe_states(
     with alone(trained.config.machine.threads):
         clean, corrupted = documents(trained.task, trained.config, split, n, corruption)
         swept = state_sweep(trained.lm, clean, corrupted)
-    offsets = {role: (clean.roles[role] - clean.roles["key"]).unique() for role in ("key", "value", "next_key")}
+    meaning, key = clean.meaning, last_of(clean.roles[clean.meaning.key])
+    named = [role for role in (meaning.key, meaning.value, *meaning.places) if role is not None]
+    offsets = {role: (last_of(clean.roles[role]) - key).unique() for role in named}
     return swept, {role: int(each) for role, each in offsets.items() if len(each) == 1}
 
 

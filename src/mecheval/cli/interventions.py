@@ -169,7 +169,9 @@ def explain(
     state: State = "last",
     split: Split = "test",
     site: Annotated[list[str] | None, typer.Option(help="A site of `mecheval list sites`; may be repeated.")] = None,
-    roles: Annotated[str, typer.Option(help="Roles, comma-separated.")] = "key,value,next_key,query",
+    roles: Annotated[
+        str | None, typer.Option(help="Roles, comma-separated; default: those that can carry an association.")
+    ] = None,
     top: Top = 3,
     store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
@@ -183,12 +185,14 @@ def explain(
         from mecheval.cli.show import effects as show
         from mecheval.intervene.explain import explain
         from mecheval.store import Store
+        from mecheval.types import carriers
 
     folder = Store(store).find(run)
     trained = probe.load_run(folder, state)
     clean, corrupted = probe.document(trained, document, split)
     sites = site or show.among(trained.lm.sites(), show.ENDS)
-    explained = explain(trained.lm, trained.task, clean, corrupted, sites, roles.split(","), top)
+    asked = carriers(clean.roles) if roles is None else roles.split(",")
+    explained = explain(trained.lm, trained.task, clean, corrupted, sites, asked, top)
     if as_json:
         print_json({
             "run": folder.id, "title": trained.config.title, "state": state, "split": split,
@@ -198,7 +202,7 @@ def explain(
     about = f"{state} state, {split}"
     console.print(show.run_text(folder.id, trained.config.title, about, _scores(folder, state, split)))
     console.print()
-    console.print(documents.legend())
+    console.print(documents.legend(trained.task))
     console.print(documents.document(trained.task, clean, 0))
     console.print()
     console.print(show.substitution_text(explained))

@@ -128,7 +128,7 @@ def sample(
     console.print(
         f"{task_name}: vocabulary {task.vocab_size:,}, at most {task.max_tokens} tokens; {split}, seed {seed}"
     )
-    console.print(show.legend())
+    console.print(show.legend(task))
     for i in range(n):
         console.print()
         console.print(show.document(task, batch, i))

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 from mecheval.errors import UserError
 from mecheval.figures.vegalite import FILL, Chart, Spec, below, field, finish, ink, layer, panel
 from mecheval.sites import Site, sites_in
-from mecheval.types import ALL_ROLES, MISSING
+from mecheval.types import MISSING, in_order, is_on_maps
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
-ROLES = ("key", "value", "next_key", "divider", "query", "bos", "random")
-"""Columns from left to right; other roles follow in the order of the table."""
 BEFORE = ("input", "canon_a", "mixer.input")
 AFTER = ("mixer.output", "canon_c", "mlp.input", "canon_d", "mlp.output", "output")
 """Sites of a block before and after those inside its mixer."""
@@ -71,7 +69,7 @@ def one_kind(effects: pd.DataFrame) -> pd.DataFrame:
     """The rows of one corruption and direction: where there are several, those that verdicts are about."""
     if "direction" not in effects or len(effects[["corruption", "direction"]].drop_duplicates()) < 2:
         return effects
-    known = effects["role"].isin(ALL_ROLES)
+    known = effects["role"].map(is_on_maps)
     return effects[(effects["corruption"] == "key") & (effects["direction"] == "restore") & known]
 
 
@@ -123,11 +121,6 @@ def arranged(effects: pd.DataFrame) -> pd.DataFrame:
 def in_depth(sites: Iterable[Site]) -> list[Site]:
     """The sites from the first block to the last, and from the input of a block to its output."""
     return sorted(sites, key=_depth)
-
-
-def in_order(roles: Iterable[str]) -> list[str]:
-    """The roles in the order of the columns of a map."""
-    return sorted(roles, key=lambda role: ROLES.index(role) if role in ROLES else len(ROLES))
 
 
 def _depth(site: Site) -> tuple[int, int]:

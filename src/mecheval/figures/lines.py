@@ -15,7 +15,7 @@ from mecheval.intervene.mechanism import Rule, depths_of
 from mecheval.sites import Site, sites_in
 from mecheval.studies import StudyTable, best_rows
 from mecheval.studies.axes import NAMES, named, plain, say
-from mecheval.types import CARRIERS
+from mecheval.types import carriers, is_on_maps
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -253,7 +253,7 @@ def _sites(own: pd.DataFrame) -> list[Site]:
 
 def _lines(here: pd.DataFrame, texts: dict[str, str]) -> list[Line]:
     made = []
-    for role in CARRIERS:
+    for role in carriers(filter(is_on_maps, here["role"].unique())):
         part = here[here["role"] == role].sort_values("step")
         if len(part):
             shown = {name: _numbers(part[column]) for name, column in COLUMNS.items() if column in part}

@@ -13,7 +13,8 @@ from mecheval.figures.mechanisms import AFTER_VALUE, COLUMNS, SHARES
 from mecheval.store.bounds import name_of
 from mecheval.store.store import snapshot_of
 from mecheval.studies import best_rows
-from mecheval.types import CARRIERS, LAST
+from mecheval.tasks import TASKS
+from mecheval.types import CARRIERS, FRAMED, LAST, Meaning
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -48,11 +49,21 @@ def mechanism_rows(store: Store, task: str, among: Collection[str] | None = None
     frame["setting"] = [setting_of(run, config) for run, config in zip(frame["run"], configs, strict=True)]
     frame["mixer"] = mixer_names(list(frame["mixer"]), configs, all_same=True)
     chosen = best_rows(frame, ["setting"]).rename(columns={"label": "verdict"}).reset_index(drop=True)
-    return chosen.join(_shares(store, chosen), on="run").loc[:, ["run", *COLUMNS]]
+    meaning = meaning_of(task)
+    chosen["stored_at"] = [each if each is None or each != each else meaning.like(each) for each in chosen["stored_at"]]
+    return chosen.join(_shares(store, chosen, meaning), on="run").loc[:, ["run", *COLUMNS]]
 
 
-def _shares(store: Store, chosen: pd.DataFrame) -> pd.DataFrame:
-    """The columns `SHARES` of these runs, by run; NaN where a share was not measured."""
+def meaning_of(task: str) -> Meaning:
+    """What the roles of a task mean; those of framed documents for a task that is not known here."""
+    try:
+        return TASKS.get(task).meaning
+    except UserError:
+        return FRAMED
+
+
+def _shares(store: Store, chosen: pd.DataFrame, meaning: Meaning) -> pd.DataFrame:
+    """The columns `SHARES` of these runs, by run, for what their roles mean; NaN where a share was not measured."""
     import pandas as pd
 
     effects = store.query(
@@ -62,7 +73,8 @@ def _shares(store: Store, chosen: pd.DataFrame) -> pd.DataFrame:
     cells: dict[str, dict[tuple[int, str, str], float]] = {run: {} for run in chosen["run"]}
     convolutions = set(effects.loc[effects["kind"] == "short_conv", "part"])
     for run, block, part, _, role, share in effects[effects["run"].isin(set(chosen["run"]))].itertuples(index=False):
-        place = int(block), part, "next_key" if role in AFTER_VALUE else role
+        alike = meaning.like(role)
+        place = int(block), part, "next_key" if alike in AFTER_VALUE else alike
         cells[run][place] = max(float(share), cells[run].get(place, -math.inf))
     found = {}
     for run, layer in zip(chosen["run"], chosen["layer"], strict=True):

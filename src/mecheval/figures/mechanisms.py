@@ -30,7 +30,7 @@ VERDICTS = (
     "not_learnt",
 )  # fmt: skip
 """The verdicts in the order in which figures show them."""
-AFTER_VALUE = ("next_key", "value+2", "value+3")
+AFTER_VALUE = ("next_key", "value+1", "value+2", "value+3")
 """Roles after the value, which share a column of the drawing: a short convolution reaches them."""
 UNSETTLED = "the measurements do not settle it"
 SHARES = (*(f"share_{role}" for role in CARRIERS), "conv_value", "conv_next_key")

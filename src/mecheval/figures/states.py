@@ -25,9 +25,14 @@ MOST_HUES = 10
 """Layers with colours of their own; of more, the first ones are drawn."""
 
 
+def aligned(swept: pd.DataFrame) -> str:
+    """The role from which a sweep counts positions: the key, by its name in the task."""
+    return str(swept["role"].iloc[0])
+
+
 def reached(swept: pd.DataFrame) -> pd.DataFrame:
     """The rows of a sweep at offsets from the key that enough documents reach."""
-    along = swept[swept["role"] == "key"]
+    along = swept[swept["role"] == aligned(swept)]
     return along[along["n"] >= FEWEST * along["n"].max()]
 
 
@@ -42,26 +47,27 @@ def entered(swept: pd.DataFrame) -> dict[int, tuple[int, float] | None]:
 
 def spelt(offset: int, roles: Mapping[str, int]) -> str:
     """An offset in words: the role that stands there in all documents, or its distance from the key."""
-    for role, at in {"key": 0, **roles}.items():
+    for role, at in roles.items():
         if at == offset:
             return role
-    return f"key{offset:+d}"
+    key = next((role for role, at in roles.items() if not at), "key")
+    return f"{key}{offset:+d}" if offset else key
 
 
 def named(swept: pd.DataFrame, roles: Mapping[str, int]) -> pd.DataFrame:
-    """Layers by positions: the shares around key and value, and at the divider and the query."""
+    """Layers by positions: the shares around key and value, and at the landmarks."""
     along = reached(swept)
     last = max(roles.values(), default=0) + AFTER_VALUE - 1
     near = along[(along["offset"] >= -1) & (along["offset"] <= last)]
     table = near.pivot(index="layer", columns="offset", values="share")
     table.columns = [spelt(int(offset), roles) for offset in table.columns]
-    for role in swept.loc[swept["role"] != "key", "role"].unique():
+    for role in swept.loc[swept["role"] != aligned(swept), "role"].unique():
         table[role] = swept[swept["role"] == role].set_index("layer")["share"]
     return table
 
 
 def states(swept: pd.DataFrame, title: str, roles: Mapping[str, int] | None = None) -> vl.Chart:
-    """A line for each layer over the distance from the key, and beside it the share at the divider and the query.
+    """A line for each layer over the distance from the key, and beside it the share at the landmarks.
 
     `swept` is what `state_sweep` returns; `roles` are those that stand at one distance from the key in all documents.
     """
@@ -71,7 +77,7 @@ def states(swept: pd.DataFrame, title: str, roles: Mapping[str, int] | None = No
     names = [f"layer {layer}" for layer in layers]
     some = swept[swept["layer"].isin(layers)].assign(name=lambda frame: "layer " + frame["layer"].astype(str))
     along = json.loads(reached(some).to_json(orient="records"))  # which turns NaN into null
-    ends = json.loads(some[some["role"] != "key"].to_json(orient="records"))
+    ends = json.loads(some[some["role"] != aligned(swept)].to_json(orient="records"))
     colour = vl.field("name:N", title=None, sort=names, scale={"domain": names, "range": shades(len(names))})
     dashes = {"domain": names, "range": [list(DASHES[i % len(DASHES)]) for i in range(len(names))]}
     y = vl.field("share:Q", title="restored share", axis={"values": [0, 0.5, 1], "grid": True})
@@ -80,7 +86,7 @@ def states(swept: pd.DataFrame, title: str, roles: Mapping[str, int] | None = No
     )
     shared = {"color": colour, "tooltip": vl.tooltips(("name", "role", "offset", "share", "n"))}
     dash = vl.field("name:N", title=None, sort=names, scale=dashes)
-    marks = [{"offset": at, "role": role} for role, at in {"key": 0, **(roles or {})}.items()]
+    marks = [{"offset": at, "role": role} for role, at in {aligned(swept): 0, **(roles or {})}.items()]
     place = {"x": vl.field("offset:Q")}
     lines = [
         vl.layer("rule", place, rows=marks, color=GREY, opacity=0.4),
@@ -89,10 +95,11 @@ def states(swept: pd.DataFrame, title: str, roles: Mapping[str, int] | None = No
         vl.layer("line", {"x": x, "y": y, "strokeDash": dash, **shared}, rows=along, strokeWidth=2),
         vl.layer("point", {"x": x, "y": y, **shared}, rows=along, filled=True, size=25),
     ]  # fmt: skip
+    across = list(dict.fromkeys(each["role"] for each in ends))
     landmarks = vl.layer(
         "point",
         {
-            "x": vl.field("role:N", title=None, sort=["divider", "query"], axis={"labelAngle": 0}),
+            "x": vl.field("role:N", title=None, sort=across, axis={"labelAngle": 0}),
             "y": {**y, "title": None}, **shared,
         },
         rows=ends, filled=True, size=50, opacity=1,

@@ -17,7 +17,7 @@ from mecheval.intervene.mechanism import Depths, depths_of
 from mecheval.intervene.places import STATE, Answering, Roles, place, positions
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import ALL_ROLES, Batch, Direction
+from mecheval.types import NOWHERE, Batch, Direction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ def interchange(
     clean: Batch,
     corrupted: Batch,
     sites: Sequence[str] | None = None,
-    roles: Roles = ALL_ROLES,
+    roles: Roles | None = None,
     *,
     direction: str = "restore",
     joint: Sequence[tuple[str, str]] | None = None,
@@ -78,7 +78,8 @@ def interchange(
     `sites` named by submodule, e.g. `layers.0.attn.output`; for those every edit is a whole run, and `depths` names the
     sites that decide a verdict. The site `blocks.1.mixer.state` is all that the mixer carries on after a position.
     `per_document` gives a row for each document instead, with its number as `document`. `budget_mb` bounds the memory
-    of the activations; `seed` chooses the positions of the role `random`.
+    of the activations; `seed` chooses the positions of the role `random`. Without `roles`, they are all that the
+    documents have, and `random`.
     """
     import pandas as pd
 
@@ -145,10 +146,13 @@ def corruption_of(clean: Batch, corrupted: Batch) -> str:
     if corrupted.counterfactual is not None:
         return "swap"
     changed = clean.tokens != corrupted.tokens
-    rows = torch.arange(len(clean), device=changed.device)
-    for role in ("key", "value", "query"):
-        if role in clean.roles and bool((changed.sum(1) == changed[rows, clean.roles[role]]).all()):
-            return role
+    meaning = clean.meaning
+    for kind, role in (("key", meaning.key), ("value", meaning.value), ("query", meaning.query)):
+        if role in clean.roles:
+            where = clean.roles[role].view(len(clean), -1)
+            inside = changed.gather(1, where.clamp(min=0)) & (where != NOWHERE)
+            if bool((changed.sum(1) == inside.sum(1)).all()):
+                return kind
     return "other"
 
 
@@ -262,7 +266,7 @@ def ablate(
     batch: Batch,
     edit: Edit,
     sites: Sequence[str] | None = None,
-    roles: Roles = ALL_ROLES,
+    roles: Roles | None = None,
     *,
     seed: int = 0,
     budget_mb: float = BUDGET_MB,

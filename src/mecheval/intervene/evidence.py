@@ -14,7 +14,8 @@ from mecheval.errors import UserError
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence, ratio
 from mecheval.intervene.intervals import difference_interval, mean_interval, share_interval
-from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Label, Rule, Shares, judge, words
+from mecheval.intervene.mechanism import Cell, Depths, Finding, Label, Rule, Shares, judge, words
+from mecheval.types import Meaning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,18 +86,21 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     drawn = _resampled(sums, resamples, random)
 
     def find(row: Floats) -> Finding:
-        return _find(dict(zip(shared, _shares(row, len(shared)), strict=True)), row, depths, rule, inner)
+        share = dict(zip(shared, _shares(row, len(shared)), strict=True))
+        return _find(share, row, depths, rule, inner, runs[0].meaning)
 
     numbers = Numbers(shared, point, runs)
+    if runs[0].meaning.value is None:
+        return numbers.verdict(Finding("undetermined", reason="this task asks for no recall that could be named"), None)
     if min(run.given for run in runs) < rule.documents or n < rule.documents // 4:
         counted = min(run.given for run in runs) if n >= rule.documents // 4 else n
         reason = f"there are {counted} documents that count, and a verdict needs {rule.documents}"
-        return numbers.verdict(Finding("undetermined", reason=reason), None, rule)
+        return numbers.verdict(Finding("undetermined", reason=reason), None)
     not_learnt = numbers.not_learnt(rule)
     found = not_learnt or find(point)
     findings = Counter(find(row).name for row in drawn)
     agreement = 1.0 if not_learnt else findings[found.name] / len(drawn)
-    report = numbers.verdict(found, agreement, rule)
+    report = numbers.verdict(found, agreement)
     if len(runs) > 1:
         labels = Counter(str(_judged([run], rule, resamples, seed).finding) for run in runs)
         report = _also(report, "Run by run: " + "; ".join(f"{k} x {finding}" for finding, k in labels.most_common()))
@@ -107,11 +111,11 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     return _also(replace(report, finding=undetermined), f"Resamples of the documents disagree: {rivals}")
 
 
-def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | None) -> Finding:
-    if not row[-2] - row[-1] > 0 or (depths.boundaries and Cell(depths.boundaries[0], "key") not in share):
+def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | None, meaning: Meaning) -> Finding:
+    if not row[-2] - row[-1] > 0 or (depths.boundaries and Cell(depths.boundaries[0], meaning.key) not in share):
         return Finding("not_learnt")
     known = {Cell(site, role, "value"): float("nan") for site in depths.boundaries for role in ("question", "body")}
-    return judge({**known, **share}, depths, rule, inner)
+    return judge({**known, **share}, depths, rule, inner, meaning)
 
 
 class _Sums:
@@ -154,7 +158,8 @@ class Numbers:
     """Point estimates with their intervals, in words."""
 
     def __init__(self, cells: Sequence[Cell], point: Floats, runs: Sequence[Evidence]) -> None:
-        self.cells, self.point, self.runs = list(cells), point, runs
+        self.cells, self.point, self.runs, self.meaning = list(cells), point, runs, runs[0].meaning
+        self.key, self.query = words(self.meaning.key), words(self.meaning.query)
         count = len(self.cells)
         self.value = np.append(_shares(point, count), point[2 * count :])
         original = [run.original for run in runs]
@@ -191,13 +196,13 @@ class Numbers:
             reason = f"a likelihood of {original:.2f} is not above the {chance:.2f} of guessing without recall"
             return Finding("not_learnt", reason=reason)
         if not self.gap[1] > 0:
-            return Finding("not_learnt", reason="the answer does not depend on the key")
+            return Finding("not_learnt", reason=f"the answer does not depend on the {self.key}")
         if self.gap[0] < rule.learnt:
-            reason = f"recall is too weak to be explained: the key makes a difference of {self.gap[0]:.2f}"
+            reason = f"recall is too weak to be explained: the {self.key} makes a difference of {self.gap[0]:.2f}"
             return Finding("undetermined", reason=reason)
         return None
 
-    def verdict(self, found: Finding, agreement: float | None, rule: Rule) -> Verdict:
+    def verdict(self, found: Finding, agreement: float | None) -> Verdict:
         """The finding with its numbers and sentences."""
         import pandas as pd
 
@@ -213,11 +218,11 @@ class Numbers:
         used = (
             f"{n} documents"
             if n == given
-            else f"{n} of {given} documents (in the others, roles coincide or stand close to the query)"
+            else f"{n} of {given} documents (in the others, roles coincide or stand close to the {self.query})"
         )
         lines = [
-            f"The answer has likelihood {self.said(-2)}, and {self.said(-1)} with the key corrupted; guessing without "
-            f"recall has {self.value[-3]:.2f}; {used}."
+            f"The answer has likelihood {self.said(-2)}, and {self.said(-1)} with the {self.key} corrupted; guessing "
+            f"without recall has {self.value[-3]:.2f}; {used}."
         ]
         if found.label == "not_learnt" or not self.cells:
             return lines
@@ -225,9 +230,10 @@ class Numbers:
             lines += self._about(f"At the input of layer {layer}", site)
             question = Cell(site, "question", "value")
             if question in self.shares:
+                value = words(self.meaning.value)
                 lines.append(
-                    f"At the input of layer {layer}, the value's identity is restored to {self.share(question)} at the "
-                    f"query and to {self.share(Cell(site, 'body', 'value'))} before it."
+                    f"At the input of layer {layer}, the {value}'s identity is restored to {self.share(question)} at "
+                    f"the {self.query} and to {self.share(Cell(site, 'body', 'value'))} before it."
                 )
         inner = self.runs[0].inner
         if inner is not None:
@@ -237,21 +243,22 @@ class Numbers:
                       self.runs[0].depths.boundaries and cell.direction == "restore"]  # fmt: skip
             if inside:
                 most = max(inside, key=lambda cell: self.shares[cell])
-                lines.append(f"Inside the layer, no activation between key and query restores more than "
-                             f"{self.shares[most]:.2f} ({most.site}).")  # fmt: skip
+                lines.append(f"Inside the layer, no activation between {self.key} and {self.query} restores "
+                             f"more than {self.shares[most]:.2f} ({most.site}).")  # fmt: skip
         return lines
 
     def _about(self, opening: str, site: str) -> list[str]:
         """What is restored and destroyed at a site, by kind of positions, then by role."""
-        kinds = {"key": "key", "between": "positions between key and query", "question": "query"}
-        restored = ", ".join(f"{kinds[kind]} {self.share(Cell(site, kind))}" for kind in KINDS)
+        between = f"positions between {self.key} and {self.query}"
+        kinds = dict(zip(self.meaning.kinds, (self.key, between, self.query), strict=True))
+        restored = ", ".join(f"{said} {self.share(Cell(site, kind))}" for kind, said in kinds.items())
         destroyed = ", ".join(
-            f"{kinds[kind]} {round(self.shares[cell], 2) + 0.0:.2f}"
-            for kind in KINDS if (cell := Cell(site, kind, direction="destroy")) in self.shares
+            f"{said} {round(self.shares[cell], 2) + 0.0:.2f}"
+            for kind, said in kinds.items() if (cell := Cell(site, kind, direction="destroy")) in self.shares
         )  # fmt: skip
         lines = [f"{opening}, share restored: {restored}; share destroyed: {destroyed}."]
         alone = [cell for cell in self.cells if (cell.site, cell.corruption, cell.direction) == (site, "key", "restore")
-                 and cell.role not in (*KINDS, "query")]  # fmt: skip
+                 and cell.role not in (*kinds, self.meaning.query)]  # fmt: skip
         worth = sorted((cell for cell in alone if self.shares[cell] >= WORTH_SAYING), key=lambda c: -self.shares[c])
         if worth:
             said = ", ".join(f"{words(cell.role)} {self.share(cell)}" for cell in worth)

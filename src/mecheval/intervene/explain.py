@@ -15,7 +15,8 @@ from mecheval.intervene.places import place, positions
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.tasks import Task
-from mecheval.types import NOWHERE, Batch
+from mecheval.tasks.base import places_of
+from mecheval.types import NOWHERE, Batch, first_of
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,20 @@ class Patched:
 
     site: Site
     role: str
-    position: int | None  # None where the document does not have the role; there are no answers then
+    position: int | None  # the first of the role; None, and no answers, where the document does not have it
     answers: Answers
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One document under interventions. The corruption put `substitute` in place of `key`."""
+    """One document under interventions. The corruption put `substitute` in place of `key`, whose role is `role`."""
 
     key: str
     substitute: str
     clean: Answers
     corrupted: Answers
     patched: tuple[Patched, ...]  # site by site, role by role
+    role: str = "key"
 
 
 def explain(
@@ -77,14 +79,16 @@ def explain(
         source = capture(lm, clean, sites, where)
         patched = []
         for site, role in itertools.product((place(lm, name).site for name in sites), where):
-            position = int(where[role])
+            position = int(first_of(where[role]))
             with patch(lm, [Intervention(site, role, Take(source[site][role]))], corrupted):
                 said = answers(corrupted)
             there = position != NOWHERE
             patched.append(Patched(site, role, position if there else None, said if there else ()))
-        key = int(clean.roles["key"][0])
-        replaced, substitute = (task.symbol(int(batch.tokens[0, key])) for batch in (clean, corrupted))
-        return Explanation(replaced, substitute, answers(clean), answers(corrupted), tuple(patched))
+        key = places_of(clean.roles[clean.meaning.key], 0)
+        replaced, substitute = (
+            " ".join(task.symbol(int(token)) for token in batch.tokens[0, key]) for batch in (clean, corrupted)
+        )
+        return Explanation(replaced, substitute, answers(clean), answers(corrupted), tuple(patched), clean.meaning.key)
     finally:
         lm.train(training)
 

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
-from mecheval.intervene.mechanism import KINDS, Cell, Depths, Finding, Rule, retrieving, route
+from mecheval.intervene.mechanism import Cell, Depths, Finding, Rule, retrieving, route
 from mecheval.intervene.places import NEAR, named_between, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import NOWHERE, RANDOM, Batch, has_role
+from mecheval.tasks.base import places_of
+from mecheval.types import FRAMED, NOWHERE, RANDOM, Batch, Meaning, first_of, has_role, last_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +36,6 @@ FEW, MOST_OPERATIONS = 64, 400
 """Documents on which the operations inside a custom mixer are searched, and how many of them are tried."""
 MIN_GAP = 0.01
 """Below this difference of original and corrupted likelihood there is nothing to restore, and no share of it."""
-NEEDED = ("key", "value", "query")
-"""Roles without which there is no evidence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +53,7 @@ class Evidence:
     depths: Depths
     inner: str | None  # the first site inside the retrieving layer that holds the key between key and query
     above: Floats  # (m,) likelihood above chance, of all documents in which key, value and query stand apart
+    meaning: Meaning = FRAMED
 
     def __deepcopy__(self, memo: object) -> Evidence:
         """Itself: it never changes, and pandas copies what travels with a table at every step."""
@@ -108,31 +108,47 @@ def gather(
     model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int = 0
 ) -> Evidence | None:
     """The evidence about a model, `at_once` documents in one pass; None if they lack the roles that it is about."""
-    if not set(NEEDED) <= set(clean.roles) or not len(clean):
+    meaning = clean.meaning
+    needed = [role for role in (meaning.key, meaning.value, meaning.query) if role is not None]
+    if not set(needed) <= set(clean.roles) or not len(clean):
         return None
-    key, value, query = (clean.roles[role] for role in NEEDED)
-    apart = (key != value) & (key < query) & (value < query)
-    far = apart & (torch.maximum(key, value) + NEAR < query)  # where a short convolution does not reach the query
-    rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0].cpu()
+    apart, far = _stand_apart(clean)
+    rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0]
     given, whole = len(clean), clean[apart]
-    clean, corrupted = clean[rows.to(key.device)], corrupted[rows.to(key.device)]
+    clean, corrupted = clean[rows], corrupted[rows]
     chance = chance_of(clean)
     tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
     slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
     likelihoods = [likelihood(model, whole[some]).numpy() for some in slices]
     above = np.concatenate([*likelihoods, np.empty(0)]) - chance_of(whole)
     rule, inner = Rule(), None
-    if len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
+    if meaning.value is not None and len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
-        path = route(tried.shares(), depths, rule)
+        path = route(tried.shares(), depths, rule, meaning)
         if not isinstance(path, Finding) and "between" not in path:
             layer = retrieving(path)
             inner = tried.inside(depths.inside[layer], rule) or tried.operation_inside(layer, rule)
     return Evidence(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
-        chance, clean.index.cpu().numpy(), given, depths, inner, above,
+        chance, clean.index.cpu().numpy(), given, depths, inner, above, meaning,
     )  # fmt: skip
+
+
+def _stand_apart(batch: Batch) -> tuple[Tensor, Tensor]:
+    """(n,) each: where key and value stand apart, before the query; and where a short convolution does not reach it.
+
+    In a task whose keys and values are always one token, they count as apart.
+    """
+    meaning = batch.meaning
+    key, query = batch.roles[meaning.key], first_of(batch.roles[meaning.query])
+    value = key if meaning.value is None else batch.roles[meaning.value]
+    apart = (last_of(key) < first_of(value)) | (last_of(value) < first_of(key))
+    if bool((first_of(key) == first_of(value)).all()):
+        apart = torch.ones_like(apart)
+    last = torch.maximum(last_of(key), last_of(value))
+    apart = apart & has_role(key) & has_role(value) & (last < query)
+    return apart, apart & (last + NEAR < query)
 
 
 def chance_of(batch: Batch) -> Floats:
@@ -149,11 +165,12 @@ class Trial:
     ) -> None:
         self.model, self.clean, self.depths, self.budget = model, clean, depths, budget
         self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
-        self.where = positions(clean, ["key", "question", "between", "body"])
+        self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
+        self.where = positions(clean, [*self.kinds, "body"])
         self.named = {role: at for role, at in _apart(named_between(clean)).items() if (at != NOWHERE).any()}
         others = positions(clean, ["others", RANDOM], seed)
         self.where |= self.named | {role: at for role, at in others.items() if (at != NOWHERE).any()}
-        self.roles = [role for role in self.where if role not in (*KINDS, "body")]
+        self.roles = [role for role in self.where if role not in (*self.kinds, "body")]
         self.batches = {"key": corrupted}
         if (other := other_values(clean)) is not None:
             self.batches["value"] = other
@@ -165,26 +182,26 @@ class Trial:
     def boundaries(self) -> None:
         """Replace every kind of positions, and every one with a name, at the input of every layer but the first."""
         sites = self.depths.boundaries
-        self._run(sites, [*KINDS, *self.roles], "key", "restore")
-        self._run(sites, [*KINDS, *self.roles], "key", "destroy")
-        self._run(sites, KINDS, "key", "control")
+        self._run(sites, [*self.kinds, *self.roles], "key", "restore")
+        self._run(sites, [*self.kinds, *self.roles], "key", "destroy")
+        self._run(sites, self.kinds, "key", "control")
         if self.where["question"].shape[1] == 1:  # the query is all of the question: one number for both names
             for site, direction in itertools.product(sites, ("restore", "destroy")):
                 found = self.found[Cell(str(site), "question", "key", direction)]
-                self.found[Cell(str(site), "query", "key", direction)] = found
+                self.found[Cell(str(site), self.query, "key", direction)] = found
         if "value" in self.batches:
             self._run(sites, ["question", "body"], "value", "restore")
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
         """The first site inside a layer that holds the key between key and query, or else the one that does most."""
-        self._run(sites, KINDS, "key", "restore")
+        self._run(sites, self.kinds, "key", "restore")
         share = self.shares()
         there = {site: share[Cell(site, "between")] for site in sites if share[Cell(site, "between")] >= rule.trace}
         if not there:
             return None
         first = next((site for site, part in there.items() if part >= rule.carries), max(there, key=there.__getitem__))
         self._run([first], self.roles, "key", "restore")
-        self._run([first], [*KINDS, *self.roles], "key", "destroy")
+        self._run([first], [*self.kinds, *self.roles], "key", "destroy")
         return first
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
@@ -213,7 +230,7 @@ class Trial:
         for direction in ("restore", "destroy"):
             parts = []
             for rows in self.slices:
-                where = {role: self.where[role][rows] for role in (*KINDS, *self.roles)}
+                where = {role: self.where[role][rows] for role in (*self.kinds, *self.roles)}
                 base, source = self.batches["key"][rows], self.clean[rows]
                 if direction == "destroy":
                     base, source = source, base
@@ -223,7 +240,7 @@ class Trial:
                          for role, at in where.items()]  # fmt: skip
                 there = torch.stack([has_role(at) for at in where.values()]).cpu()
                 parts.append(torch.where(there, torch.stack(found), torch.nan))
-            for role, likelihoods in zip((*KINDS, *self.roles), torch.cat(parts, dim=1), strict=True):
+            for role, likelihoods in zip((*self.kinds, *self.roles), torch.cat(parts, dim=1), strict=True):
                 self.found[Cell(str(operation.site), role, "key", direction)] = likelihoods.numpy()
 
     def shares(self) -> dict[Cell, float]:
@@ -272,12 +289,13 @@ class Trial:
 
 
 def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names that stand at one position in a document are left out of it, both; one that mostly does yields."""
+    """Names that share a position in a document are left out of it, both; one that mostly does yields."""
     kept = {role: at.clone() for role, at in named.items()}
     roles = list(named)
     for i, role in enumerate(roles):
         for other in roles[i + 1 :]:
-            same = (named[role] == named[other]) & (named[role] != NOWHERE)
+            one, two = (named[each].view(len(named[each]), -1) for each in (role, other))
+            same = ((one[:, :, None] == two[:, None]) & (one != NOWHERE)[:, :, None]).any(2).any(1)
             kept[other][same] = NOWHERE
             if float(same.double().mean()) <= 0.5:
                 kept[role][same] = NOWHERE
@@ -286,12 +304,16 @@ def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def other_values(clean: Batch) -> Batch | None:
     """The same documents, each with its value replaced by another document's answer, if it can be one that it lacks."""
-    tokens, value = clean.tokens.clone(), clean.roles["value"]
+    tokens, meaning = clean.tokens.clone(), clean.meaning
+    if meaning.value is None or torch.equal(clean.roles[meaning.value], clean.roles[meaning.key]):
+        return None
     pool = clean.answers.unique()
     for row, own in enumerate(clean.answers.tolist()):
         others = pool[pool != own].roll(row)
         if not len(others):
             return None
         lacking = others[~torch.isin(others, clean.tokens[row])]
-        tokens[row, value[row]] = (lacking if len(lacking) else others)[0]
+        span = places_of(clean.roles[meaning.value], row)  # of a value of several tokens, the one that is the answer
+        place = next((place for place in span if int(clean.tokens[row, place]) == own), span[0])
+        tokens[row, place] = (lacking if len(lacking) else others)[0]
     return replace(clean, tokens=tokens)

@@ -30,23 +30,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from mecheval.errors import UserError
 from mecheval.sites import Site
-from mecheval.types import RANDOM
-
-if TYPE_CHECKING:  # slow to import
-    pass
+from mecheval.types import FRAMED, RANDOM, Meaning
 
 Label = Literal[
     "induction", "direct_retrieval", "conv_association", "pointer", "redundant", "joint", "mixed", "not_learnt",
     "undetermined",
 ]  # fmt: skip
-KINDS = ("key", "between", "question")
-"""The three kinds of positions that can hold the key's identity; in this order it moves through the layers."""
-NO_STORE = (*KINDS, "query", RANDOM)
-"""Roles that do not name a place between key and query."""
 
 
 class Cell(NamedTuple):
@@ -83,6 +76,7 @@ class Finding:
     places: tuple[str, ...] = field(default=(), compare=False)  # all roles that hold the key, most important first
     how: Literal["", "either", "split", "joint"] = field(default="", compare=False)  # they do, where there are several
     reason: str = field(default="", compare=False)  # why there is no name, or what is beside the name
+    meaning: Meaning = field(default=FRAMED, compare=False)  # what key and value are called
 
     @property
     def name(self) -> tuple[str, int | None, int | None, int | None]:
@@ -91,12 +85,14 @@ class Finding:
 
     def __str__(self) -> str:
         stored = _stored(self.places or ((self.stored_at,) if self.stored_at else ()), self.how)
+        key, value = words(self.meaning.key), words(self.meaning.value)
         text = {
-            "induction": f"induction: layer {self.stored_by} stores the key at {stored}, layer {self.layer} retrieves",
+            "induction": f"induction: layer {self.stored_by} stores the {key} at {stored}, "
+            f"layer {self.layer} retrieves",
             "direct_retrieval": f"direct retrieval: layer {self.layer} both associates and retrieves",
-            "conv_association": f"association by short convolution: layer {self.layer} joins key and value"
+            "conv_association": f"association by short convolution: layer {self.layer} joins {key} and {value}"
             f"{f' at {stored}' if self.places else ' with its short convolution'}, then retrieves",
-            "pointer": f"pointer: layer {self.found_by} finds the pair, layer {self.layer} fetches its value",
+            "pointer": f"pointer: layer {self.found_by} finds the pair, layer {self.layer} fetches its {value}",
             "redundant": "redundant: more than one place holds the association, and each is enough",
             "joint": "jointly necessary: more than one place holds the association, and all are needed",
             "mixed": "mixed: more than one place carries a part of the association",
@@ -120,8 +116,8 @@ def words(role: str | None) -> str:
     known = {"next_key": "position after the value", "others": "other positions between key and query"}
     base, _, steps = str(role).partition("+")
     if steps in ORDINALS:
-        return f"{ORDINALS[steps]} position after the {base}"
-    return known.get(str(role), str(role))
+        return f"{ORDINALS[steps]} position after the {words(base)}"
+    return known.get(str(role), str(role).replace("_", " "))
 
 
 ORDINALS = {"1": "first", "2": "second", "3": "third"}
@@ -158,16 +154,16 @@ Shares = Mapping[Cell, float]
 """What each intervention restores or destroys, as a share of what the corruption loses; NaN where not measured."""
 
 
-def held_at(share: Shares, site: str, rule: Rule) -> str:
+def held_at(share: Shares, site: str, rule: Rule, kinds: Sequence[str]) -> str:
     """The kind of positions at which the key's identity is at a site, or redundant, joint, mixed or undetermined."""
-    restored = {kind: share[Cell(site, kind)] for kind in KINDS}
-    destroyed = {kind: share[Cell(site, kind, direction="destroy")] for kind in KINDS}
-    enough = [kind for kind in KINDS if restored[kind] >= rule.enough]
-    part = [kind for kind in KINDS if restored[kind] >= rule.trace]
+    restored = {kind: share[Cell(site, kind)] for kind in kinds}
+    destroyed = {kind: share[Cell(site, kind, direction="destroy")] for kind in kinds}
+    enough = [kind for kind in kinds if restored[kind] >= rule.enough]
+    part = [kind for kind in kinds if restored[kind] >= rule.trace]
     if len(enough) > 1 and all(destroyed[kind] < rule.carries for kind in enough):
         return "redundant"
-    needed = [kind for kind in KINDS if destroyed[kind] >= rule.enough]
-    if len(needed) > 1 and all(restored[kind] < rule.carries for kind in KINDS):
+    needed = [kind for kind in kinds if destroyed[kind] >= rule.enough]
+    if len(needed) > 1 and all(restored[kind] < rule.carries for kind in kinds):
         return "joint"
     if len(part) > 1:
         return "mixed"
@@ -176,18 +172,21 @@ def held_at(share: Shares, site: str, rule: Rule) -> str:
     return part[0] if destroyed[part[0]] >= rule.trace else "mixed"
 
 
-def route(share: Shares, depths: Depths, rule: Rule) -> Finding | list[str]:
+def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) -> Finding | list[str]:
     """The kind of positions that holds the key at each boundary; a finding where there is no single one."""
     path = []
     for layer, site in enumerate(depths.boundaries, start=1):
-        kind = held_at(share, site, rule)
+        kind = held_at(share, site, rule, meaning.kinds)
         if kind == "undetermined":
-            return Finding("undetermined", reason=f"at the input of layer {layer} no kind of positions holds the key")
-        if kind not in KINDS:
+            return Finding(
+                "undetermined",
+                reason=f"at the input of layer {layer} no kind of positions holds the {words(meaning.key)}",
+            )
+        if kind not in meaning.kinds:
             return Finding(kind, reason=f"at the input of layer {layer}")  # type: ignore[arg-type]
         path.append(kind)
-    if path != sorted(path, key=KINDS.index):
-        return Finding("undetermined", reason="the key seems to move back from layer to layer")
+    if path != sorted(path, key=meaning.kinds.index):
+        return Finding("undetermined", reason=f"the {words(meaning.key)} seems to move back from layer to layer")
     return path
 
 
@@ -196,15 +195,16 @@ def retrieving(path: Sequence[str]) -> int:
     return path.index("question") if "question" in path else len(path)
 
 
-def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None) -> Finding:
+def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, meaning: Meaning = FRAMED) -> Finding:
     """The mechanism behind these shares; `inner` is the site inside the retrieving layer that holds the key first."""
-    path = route(share, depths, rule)
+    path = route(share, depths, rule, meaning)
     if isinstance(path, Finding):
         return path
     layer = retrieving(path)
     for before, site in enumerate(depths.boundaries[:layer], start=1):
         if share[Cell(site, "question", "value")] >= rule.carries:
-            reason = f"the value reaches the question in layer {before - 1}, before the key does in layer {layer}"
+            key, value = words(meaning.key), words(meaning.value)
+            reason = f"the {value} reaches the question in layer {before - 1}, before the {key} does in layer {layer}"
             return Finding("undetermined", reason=reason)
     fetches = layer
     for site in depths.boundaries[layer:]:  # where the question knows which pair is meant
@@ -213,25 +213,29 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None) -
             break
         fetches += 1
     if fetches > layer:
-        return Finding("pointer", layer=fetches, found_by=layer)
+        return Finding("pointer", layer=fetches, found_by=layer, meaning=meaning)
     if "between" in path:
         stored_by = path.index("between")
-        places, how = stores(share, depths.boundaries[stored_by], rule)
-        return Finding("induction", layer, stored_by, places[0] if places else "others", places=places, how=how)
+        places, how = stores(share, depths.boundaries[stored_by], rule, meaning)
+        first = places[0] if places else "others"
+        return Finding("induction", layer, stored_by, first, places=places, how=how, meaning=meaning)
     if inner is not None and share[Cell(inner, "between")] >= rule.carries:
-        places, how = stores(share, inner, rule)
-        return Finding("conv_association", layer, places=places, how=how)
+        places, how = stores(share, inner, rule, meaning)
+        return Finding("conv_association", layer, places=places, how=how, meaning=meaning)
     if inner is not None and share[Cell(inner, "between")] >= rule.trace:
-        return Finding("undetermined", reason=f"inside layer {layer}, a part of the key is between key and query")
+        key, query = words(meaning.key), words(meaning.query)
+        return Finding("undetermined", reason=f"inside layer {layer}, a part of the {key} is between {key} and {query}")
     return Finding("direct_retrieval", layer)
 
 
-def stores(share: Shares, site: str, rule: Rule) -> tuple[tuple[str, ...], Literal["", "either", "split", "joint"]]:
+def stores(
+    share: Shares, site: str, rule: Rule, meaning: Meaning
+) -> tuple[tuple[str, ...], Literal["", "either", "split", "joint"]]:
     """The roles between key and query that hold the key at a site, and how they share the work."""
-    whole = share[Cell(site, "between")]
+    whole, no_store = share[Cell(site, "between")], (*meaning.kinds, meaning.query, RANDOM)
     alone = {cell.role: value / whole for cell, value in share.items()
              if cell.site == site and (cell.corruption, cell.direction) == ("key", "restore")
-             and cell.role not in NO_STORE and value == value}  # fmt: skip
+             and cell.role not in no_store and value == value}  # fmt: skip
     ranked = sorted(alone, key=lambda role: -alone[role])
     enough = [role for role in ranked if alone[role] >= rule.alone]
     if enough:
@@ -241,5 +245,5 @@ def stores(share: Shares, site: str, rule: Rule) -> tuple[tuple[str, ...], Liter
         return tuple(part), "split"
     needed = {cell.role: value for cell, value in share.items()
               if cell.site == site and (cell.corruption, cell.direction) == ("key", "destroy")
-              and cell.role not in NO_STORE and value >= rule.carries}  # fmt: skip
+              and cell.role not in no_store and value >= rule.carries}  # fmt: skip
     return tuple(sorted(needed, key=lambda role: -needed[role])), "joint"

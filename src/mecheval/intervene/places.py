@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, is_dataclass
@@ -15,7 +14,7 @@ from mecheval import rng
 from mecheval.errors import UnknownName, UserError
 from mecheval.model import LM
 from mecheval.sites import Site, Tap
-from mecheval.types import NOWHERE, RANDOM, ROLES, Batch
+from mecheval.types import NOWHERE, OFFSET, RANDOM, SPANS, Batch, first_of, has_role, in_order, last_of
 
 Listener = Callable[[Tensor], Tensor]
 
@@ -146,30 +145,22 @@ def _first(listener: Listener, value: Any) -> Any:
     raise UserError(f"an intervention needs a tensor, or a tuple that starts with one (got {type(value).__name__}).")
 
 
-SPANS = {
-    "between": "all positions after the key and before the query",
-    "question": "the query and what follows it, up to the prediction",
-    "body": "all positions before the query",
-    "others": "the positions between key and query that have no name and lie no nearer than four after key and value",
-}
-"""Roles of several positions, which are replaced together."""
-
-OFFSET = re.compile(r"(\w+)([+-]\d{1,6})")
-"""`value+2` is the position two after the value."""
-
 NEAR = 3
 """So far behind the key and the value a position has a name of its own: a short convolution reaches it."""
 
 Roles = Sequence[str | int] | Mapping[str, Tensor]
 
 
-def positions(batch: Batch, roles: Roles, seed: int = 0) -> dict[str, Tensor]:
+def positions(batch: Batch, roles: Roles | None, seed: int = 0) -> dict[str, Tensor]:
     """Name -> positions (n,), or (n, m) for roles of several positions, filled up with NOWHERE.
 
-    A role is a name of the batch's, `random`, an offset from one (`value+2`), a span (see SPANS) or a plain position
-    (counted from the end below 0); positions of your own are given as a mapping.
+    Without `roles`, all that the batch has, and `random`. A role is a name of the batch's, `random`, an offset from one
+    (`value+2`), a span (see SPANS) or a plain position (counted from the end below 0); positions of your own are given
+    as a mapping.
     """
     device = batch.tokens.device
+    if roles is None:
+        roles = in_order([*batch.roles, RANDOM])
     if isinstance(roles, Mapping):
         return {str(name): _checked(batch, str(name), where).to(device) for name, where in roles.items()}
     found = {}
@@ -177,37 +168,42 @@ def positions(batch: Batch, roles: Roles, seed: int = 0) -> dict[str, Tensor]:
         if isinstance(role, int):
             where = torch.full_like(batch.lengths, role) if role >= 0 else batch.lengths + role
             found[str(role)] = _checked(batch, str(role), where)
-        elif role == RANDOM:
-            found[role] = _random(batch, seed).to(device)
         elif role in batch.roles:
             found[role] = batch.roles[role]
+        elif role == RANDOM:
+            found[role] = _random(batch, seed).to(device)
         elif role in SPANS:
             found[role] = _span(batch, role)
         elif (offset := OFFSET.fullmatch(role)) and offset[1] in batch.roles:
-            where = batch.roles[offset[1]] + int(offset[2])
-            found[role] = torch.where((where >= 0) & (where <= batch.predict_at[:, 0]), where, NOWHERE)
+            named, steps = batch.roles[offset[1]], int(offset[2])
+            where = (last_of(named) if steps > 0 else first_of(named)) + steps
+            inside = has_role(named) & (where >= 0) & (where <= batch.predict_at[:, 0])
+            found[role] = torch.where(inside, where, NOWHERE)
         else:
-            raise UnknownName("role", role, [*ROLES, RANDOM, *SPANS, "value+2 and other offsets"])
+            raise UnknownName("role", role, [*batch.roles, RANDOM, *SPANS, "value+2 and other offsets"])
     return found
 
 
 def named_between(batch: Batch) -> dict[str, Tensor]:
-    """Role -> (n,): the positions between key and query that have names; some positions may have several.
+    """Role -> (n,) or (n, m): the positions between key and query that have names; some positions may have several.
 
-    They are the value and NEAR positions after it, the divider, and NEAR positions after the key.
+    They are the value, the places that the task declares, and NEAR positions after the value and after the key.
     """
-    after = [f"{role}+{i}" for role, first in (("value", 2), ("key", 1)) for i in range(first, NEAR + 1)]
-    known = [role for role in ("value", "next_key", "divider") if role in batch.roles]
-    key, query = batch.roles["key"], batch.roles["query"]
-    return {
-        role: torch.where((places > key) & (places < query), places, NOWHERE)
-        for role, places in positions(batch, [*known, *after]).items()
-    }
+    meaning = batch.meaning
+    known = [role for role in (meaning.value, *meaning.places) if role in batch.roles]
+    after = [f"{role}+{i}" for role in (meaning.value, meaning.key) if role in batch.roles for i in range(1, NEAR + 1)]
+    key, query = last_of(batch.roles[meaning.key])[:, None], first_of(batch.roles[meaning.query])[:, None]
+    found = {}
+    for role, places in positions(batch, [*(role for role in known if role), *after]).items():
+        each = places.view(len(batch), -1)
+        found[role] = torch.where((each > key) & (each < query), each, NOWHERE).view(places.shape)
+    return found
 
 
 def _span(batch: Batch, role: str) -> Tensor:
     """(n, m) positions of a span."""
-    key, query, end = batch.roles["key"], batch.roles["query"], batch.predict_at[:, 0]
+    key, query = last_of(batch.roles[batch.meaning.key]), first_of(batch.roles[batch.meaning.query])
+    end = batch.predict_at[:, 0]
     position = torch.arange(int(end.max()) + 1, device=key.device).expand(len(batch), -1)
     if role == "question":
         chosen = (position >= query[:, None]) & (position <= end[:, None])
@@ -217,7 +213,7 @@ def _span(batch: Batch, role: str) -> Tensor:
         chosen = (position > key[:, None]) & (position < query[:, None])
         if role == "others":
             for places in named_between(batch).values():
-                chosen = chosen & (position != places[:, None])
+                chosen = chosen & (position[..., None] != places.view(len(batch), 1, -1)).all(2)
     packed = torch.where(chosen, position, position.shape[1]).sort(dim=1).values[:, : max(1, int(chosen.sum(1).max()))]
     return torch.where(packed < position.shape[1], packed, NOWHERE)
 
@@ -235,12 +231,20 @@ def _checked(batch: Batch, name: str, where: Tensor) -> Tensor:
 
 
 def _random(batch: Batch, seed: int) -> Tensor:
-    """Uniform over the other positions of the body; it depends on the seed and the document's number alone."""
-    key = rng.key(seed, "control")
-    taken = torch.stack([batch.roles[role] for role in ("key", "value", "next_key")], dim=1).tolist()
+    """Uniform over the positions before all questions that have no role; by the seed and the document's number alone.
+
+    Questions that come before key and value do not count: some tasks ask anywhere.
+    """
+    stream, meaning = rng.key(seed, "control"), batch.meaning
+    roles = {role: where.cpu() for role, where in batch.roles.items()}
+    known = torch.stack([last_of(roles[role]) for role in (meaning.key, meaning.value) if role in roles]).amax(0)
+    asked = batch.asked.get(meaning.query, batch.roles[meaning.query][:, None]).cpu()
+    begins = asked if asked.ndim == 2 else asked[..., 0]  # (n, k)
+    ends = torch.where(begins > known[:, None], begins, first_of(roles[meaning.query])[:, None]).amin(1)
+    taken = torch.cat([where.view(len(batch), -1) for where in roles.values()], dim=1).tolist()
     drawn = []
-    for number, divider, others in zip(batch.index.tolist(), batch.roles["divider"].tolist(), taken, strict=True):
-        free = [place for place in range(1, divider) if place not in others]
-        draw = rng.below(rng.generator(rng.derived(key, number)), len(free)) if free else 0
+    for number, end, others in zip(batch.index.tolist(), ends.tolist(), taken, strict=True):
+        free = [place for place in range(end) if place not in others]
+        draw = rng.below(rng.generator(rng.derived(stream, number)), len(free)) if free else 0
         drawn.append(free[draw] if free else NOWHERE)
     return torch.tensor(drawn, dtype=torch.int64)

@@ -27,17 +27,23 @@ from mecheval.intervene.effects import (
 )  # fmt: skip
 from mecheval.intervene.gather import MIN_GAP
 from mecheval.intervene.grid import answer_likelihood, document_bytes, likelihood
-from mecheval.intervene.places import Listener, listening
+from mecheval.intervene.places import Listener, listening, positions
 from mecheval.model import LM
-from mecheval.types import Batch
+from mecheval.types import OFFSET, Batch, Meaning, first_of, last_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BEFORE = 2
 """Positions before the key at which a sweep begins."""
-LANDMARKS = ("divider", "query")
-"""Roles that a sweep has a row for, because their distance from the key differs between documents."""
+
+
+def landmarks(meaning: Meaning) -> tuple[str, str]:
+    """Roles that a sweep has a row for, because their distance from the key differs between documents.
+
+    They are the last place before the query that has a name (of a framed document, the divider), and the query.
+    """
+    return meaning.places[-1] if meaning.places else f"{meaning.query}-1", meaning.query
 
 
 class Pass(NamedTuple):
@@ -89,7 +95,7 @@ def state_sweep(
     """What the clean state after each position restores: where the share rises, the association enters the state.
 
     Documents are aligned at their keys: a row with role "key" and offset 3 is about the state after the third token
-    behind the key, in all documents in which that token stands before the prediction. The rows of "divider" and "query"
+    behind the key, in all documents in which that token stands before the prediction. The rows of the `landmarks`
     are about all documents; a state after the position of the prediction comes too late and restores nothing.
 
     Columns: layer, role, offset, corruption; original, corrupted, restored (mean likelihoods of the answer), share =
@@ -108,13 +114,14 @@ def state_sweep(
     width = max(part[2].shape[2] for part in parts)
     padded = [F.pad(part[2], (0, width - part[2].shape[2]), value=torch.nan) for part in parts]
     restored = torch.cat(padded, dim=1)  # (layers, n, L)
-    key, end = clean.roles["key"].cpu(), clean.predict_at[:, 0].cpu()
-    places = {("key", o): key + o for o in range(-BEFORE, int((end - key).max()))}
-    places |= {(role, 0): clean.roles[role].cpu() for role in LANDMARKS if role in clean.roles}
+    own, marked = clean.meaning.key, _marked(clean)
+    key, end = last_of(clean.roles[own]).cpu(), clean.predict_at[:, 0].cpu()
+    places = {(own, o): key + o for o in range(-BEFORE, int((end - key).max()))}
+    places |= {(role, 0): where.cpu() for role, where in marked.items()}
     rows = []
     for i, layer in enumerate(asked):
         for (role, offset), where in places.items():
-            there = (where >= 0) & ((where < end) if role == "key" else (where <= end))
+            there = (where >= 0) & ((where < end) if role == own else (where <= end)) & (key >= 0)
             if not there.any():
                 continue
             after = restored[i][there, where[there]]
@@ -128,6 +135,12 @@ def state_sweep(
     return pd.DataFrame(rows)
 
 
+def _marked(batch: Batch) -> dict[str, Tensor]:
+    """Landmark -> (n,): its last position."""
+    known = [role for role in landmarks(batch.meaning) if role in batch.roles or OFFSET.fullmatch(role)]
+    return {role: last_of(where) for role, where in positions(batch, known).items()}
+
+
 def _sweep(
     lm: LM, clean: Batch, corrupted: Batch, layers: Sequence[int], budget_mb: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,8 +150,10 @@ def _sweep(
     """
     length = clean.tokens.shape[1]
     position, end = torch.arange(length, device=clean.tokens.device), clean.predict_at[:, 0]
-    wanted = (position >= clean.roles["key"][:, None] - BEFORE) & (position < end[:, None])  # (n, L)
-    wanted |= position == clean.roles["divider"][:, None]
+    key = first_of(clean.roles[clean.meaning.key])
+    wanted = (position >= key[:, None] - BEFORE) & (position < end[:, None])  # (n, L)
+    for where in _marked(clean).values():
+        wanted |= position == where[:, None]
     found = []
     for layer in layers:
         source, base = one_pass(lm, clean, layer), one_pass(lm, corrupted, layer)

@@ -35,7 +35,7 @@ from mecheval.intervene.places import STATE, Listener, listening, positions
 from mecheval.intervene.state import Pass, check_layer, evaluating, one_pass
 from mecheval.model import LM
 from mecheval.sites import Site, taps
-from mecheval.types import NOWHERE, Batch
+from mecheval.types import NOWHERE, Batch, last_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,7 +253,7 @@ def _part(lm: LM, batch: Batch, layer: int, after: str | int, head: int | None, 
     """The part of a state that the arguments name, checked."""
     check_layer(lm, layer)
     where = before_the_answer(batch, positions(batch, [after]))[str(after)]
-    until = where if where.ndim == 1 else where.max(1).values
+    until = last_of(where)
     if isinstance(direction, Tensor) and not direction.is_floating_point():
         raise UserError("direction: give a role, or a tensor of floats.")
     if isinstance(direction, str | int):

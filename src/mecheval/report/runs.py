@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.figures.heatmap import AFTER, BEFORE, in_depth, in_order
+from mecheval.figures.heatmap import AFTER, BEFORE, in_depth
 from mecheval.figures.mechanism_rows import apart, mixer_names, setting_of, task_names, usual_values
 from mecheval.report.page import columns, tidy
 from mecheval.sites import Site, sites_in
@@ -18,7 +18,7 @@ from mecheval.store import Store
 from mecheval.store.schema import AS_IN_THE_PAPER
 from mecheval.studies import best_rows, restoring
 from mecheval.studies.axes import ordered, plain
-from mecheval.types import LAST
+from mecheval.types import LAST, in_order
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mecheval.types import ALL_ROLES, SHORT_CONVOLUTIONS
+from mecheval.types import OFFSET, SHORT_CONVOLUTIONS, SPANS
 
 WHOLE_NUMBERS = {"INTEGER": 32, "BIGINT": 64}
 """DuckDB's types of whole numbers, with their bits."""
@@ -220,8 +220,9 @@ OLDER_KIND = rf"""CASE
     WHEN regexp_matches(site, '^blocks\.\d{{1,6}}\.mixer\.(.*\.)?({"|".join(SHORT_CONVOLUTIONS)})$') THEN 'short_conv'
     ELSE 'inside' END"""
 
-SHOWN_ROLES = ", ".join(f"'{role}'" for role in ALL_ROLES)
-AS_IN_THE_PAPER = f"direction = 'restore' AND corruption = 'key' AND role IN ({SHOWN_ROLES})"
+EVIDENCE = ", ".join(f"'{role}'" for role in SPANS)
+ON_MAPS = f"role NOT IN ({EVIDENCE}) AND NOT regexp_full_match(role, '{OFFSET.pattern}')"
+AS_IN_THE_PAPER = f"direction = 'restore' AND corruption = 'key' AND {ON_MAPS}"
 """The rows of effects that maps and studies show; the others are evidence for the verdict."""
 SITE = (
     Column("site", "VARCHAR", "activation that was replaced"),

@@ -15,7 +15,7 @@ from mecheval.studies.axes import USUAL, ordered
 from mecheval.studies.study import SCALES, Reading, Study
 from mecheval.sweep import Point, only
 from mecheval.sweep.sweeping import rows_of
-from mecheval.types import CARRIERS
+from mecheval.types import carriers
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -136,7 +136,7 @@ def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
         f"where state = '{STATE}' and split = 'test' and site = 'blocks.1.input' and share is not null "
         f"and {AS_IN_THE_PAPER}"
     )
-    carried = effects[effects["run"].isin(runs) & effects["role"].isin(CARRIERS)]
+    carried = effects[effects["run"].isin(runs) & effects["role"].isin(carriers(effects["role"]))]
     return carried.sort_values("share", ascending=False, kind="stable").drop_duplicates("run").set_index("run")
 
 

@@ -18,7 +18,21 @@ from mecheval.errors import UnknownName, UserError, parse_options
 from mecheval.machine import check_fits
 from mecheval.registry import Registry
 from mecheval.tasks.corpus import Corpus, Document, pack
-from mecheval.types import BOS, EOS, FACTS, FRAMED, NOWHERE, PAD, ROLES, Batch, Meaning, Split, check_split, first_of
+from mecheval.types import (
+    BOS,
+    EOS,
+    FACTS,
+    FRAMED,
+    NOWHERE,
+    PAD,
+    RESERVED,
+    ROLES,
+    Batch,
+    Meaning,
+    Split,
+    check_split,
+    first_of,
+)
 
 if TYPE_CHECKING:  # slow to import
     from torch import Tensor
@@ -98,6 +112,11 @@ class Task(ABC):
         if n < 1 or start < 0:
             raise UserError(f"{self.name}: the number of documents must be positive (got n={n}, start={start}).")
         check_fits(2 * n * self.bytes_each, f"{self.name}: {n:,} documents")  # other things need memory, too
+        for role in self.roles:
+            if role in RESERVED:
+                raise UserError(
+                    f"{self.name}: a role cannot be called {role}; these names are taken: {', '.join(RESERVED)}."
+                )
         drawn = self._fill(n, check_split(split), seed, start)
         return replace(drawn, role_names=self.roles, fact_names=self.facts, meaning=self.meaning)
 

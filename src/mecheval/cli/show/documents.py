@@ -14,8 +14,9 @@ from rich.tree import Tree
 
 from mecheval.cli.show import plain_table
 from mecheval.tasks import ATR, Corpus, Task
+from mecheval.tasks.base import places_of
 from mecheval.tasks.pcfg import Grammar
-from mecheval.types import FACTS, Batch
+from mecheval.types import Batch, in_order
 
 STYLES = {
     "key": "bold black on yellow", "value": "bold black on green", "next_key": "bold black on cyan",
@@ -26,27 +27,51 @@ LONGEST, MOST_RULES = 5000, 1000
 """Most tokens of a document, and most rules of a grammar, that a terminal shows."""
 
 
-def legend() -> Text:
-    """The colour of each role."""
-    return Text("  ").join([Text("roles:"), *(Text(f" {role} ", style) for role, style in STYLES.items())])
+def legend(task: Task) -> Text:
+    """The colour of each role of a task, and of the answer."""
+    named = {role: style_of(task, role) for role in in_order([*task.roles, "answer"])}
+    return Text("  ").join([Text("roles:"), *(Text(f" {role} ", style) for role, style in named.items())])
+
+
+def style_of(task: Task, role: str) -> str:
+    """The style of a role: by what it means, or by its name."""
+    return STYLES.get(task.meaning.like(role), STYLES["next_key"])
 
 
 def document(task: Task, batch: Batch, row: int) -> Text:
     """One document with its roles in colour, and below it their positions, which need no colour."""
-    places = {role: int(at[row]) for role, at in batch.roles.items()}
-    answered = [int(p) + 1 for p in batch.predict_at[row]]
-    style_of = {place: STYLES[role] for role, place in reversed(places.items())}
-    style_of |= {places[role]: STYLES[role] for role in ("value", "key")} | dict.fromkeys(answered, STYLES["answer"])
+    places = {role: places_of(at, row) for role, at in batch.roles.items()}
+    answered = answers_at(batch, row)
+    over = [role for role in (task.meaning.value, task.meaning.key) if role]  # what is seen where several coincide
+    styles = {place: style_of(task, role) for role in (*reversed(places), *over) for place in places[role]}
+    styles |= dict.fromkeys(answered, STYLES["answer"])
     length = int(batch.lengths[row])
     tokens = batch.tokens[row, : min(length, LONGEST)].tolist()
     text = Text().append(f"{int(batch.index[row])}: ", "dim")
-    text.append_text(Text(" ").join(Text(task.symbol(token), style_of.get(i, "")) for i, token in enumerate(tokens)))
+    text.append_text(Text(" ").join(Text(task.symbol(token), styles.get(i, "")) for i, token in enumerate(tokens)))
     if length > LONGEST:
         text.append(f" … {length - LONGEST:,} more tokens (--json shows all)", "dim")
-    where = ", ".join(f"{role} {place}" for role, place in places.items())
-    asked = task.symbol(int(batch.tokens[row, places["query"]]))
+    where = ", ".join(f"{role} {_range(at)}" for role, at in places.items() if at)
+    asked = " ".join(task.symbol(int(batch.tokens[row, place])) for place in places[task.meaning.query])
     answer = task.symbol(int(batch.answers[row]))
     return text.append(f"\n   {where}; {asked} -> {answer}", "dim")
+
+
+def answers_at(batch: Batch, row: int) -> list[int]:
+    """Positions right after predictions at which the document has the answer; not every task writes it down."""
+    asked = zip(batch.predict_at[row].tolist(), batch.targets[row].tolist(), strict=True)
+    text = batch.tokens[row, : int(batch.lengths[row])].tolist()
+    return [at + 1 for at, answer in asked if at + 1 < len(text) and text[at + 1] == answer]
+
+
+def roles_data(batch: Batch, row: int) -> dict[str, int | list[int]]:
+    """The position of each role in a document, or a list of several; roles that it lacks are left out."""
+    places = {role: places_of(at, row) for role, at in batch.roles.items()}
+    return {role: at[0] if len(at) == 1 else at for role, at in places.items() if at}
+
+
+def _range(places: Sequence[int]) -> str:
+    return str(places[0]) if len(places) == 1 else f"{places[0]}-{places[-1]}"
 
 
 def document_data(task: Task, batch: Batch, row: int) -> dict[str, Any]:
@@ -59,7 +84,7 @@ def document_data(task: Task, batch: Batch, row: int) -> dict[str, Any]:
         "answer": int(batch.answers[row]),
         "targets": batch.targets[row].tolist(),
         "predict_at": batch.predict_at[row].tolist(),
-        "roles": {role: int(at[row]) for role, at in batch.roles.items()},
+        "roles": roles_data(batch, row),
         "facts": {fact: int(value[row]) for fact, value in batch.facts.items()},
         "parents": None if batch.parents is None else batch.parents[row, : len(tokens)].tolist(),
     }
@@ -72,12 +97,12 @@ def derivation(task: ATR, corpus: Corpus, row: int) -> Tree:
     span = slice(corpus.starts[row], corpus.starts[row + 1])
     parents, rules, tokens = corpus.parents[span], corpus.rules[span], corpus.tokens[span]
     batch = corpus.batch([row])
-    style_of = {int(batch.roles[role][0]): STYLES[role] for role in ("value", "key")}
+    styles = {int(batch.roles[role][0]): STYLES[role] for role in ("value", "key")}
     owner = [name for name in task.grammar.nonterminals for _ in task.grammar.rules[name]]
 
     def label(i: int) -> Text:
         text = Text().append(owner[rules[i]] + " ", "italic") if rules[i] >= 0 else Text()
-        return text.append(task.symbol(int(tokens[i])), style_of.get(i, "")).append(f" @{i}", "dim")
+        return text.append(task.symbol(int(tokens[i])), styles.get(i, "")).append(f" @{i}", "dim")
 
     length = int(batch.roles["divider"][0])
     [root] = [i for i in range(1, length) if parents[i] < 0]
@@ -96,7 +121,7 @@ def derivation(task: ATR, corpus: Corpus, row: int) -> Tree:
 
 def statistics(batch: Batch) -> dict[str, dict[str, Any]]:
     """Lengths and facts of a sample, each with its range, mean, median and a histogram of at most 16 bins."""
-    columns = {"length": batch.lengths.numpy(), **{name: batch.facts[name].numpy() for name in FACTS}}
+    columns = {"length": batch.lengths.numpy(), **{name: fact.numpy() for name, fact in batch.facts.items()}}
     result = {}
     for name, values in columns.items():
         edges = np.histogram_bin_edges(values, bins=min(16, int(np.ptp(values)) + 1))

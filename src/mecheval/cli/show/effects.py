@@ -114,7 +114,7 @@ def verdict_data(found: Verdict) -> dict[str, Any]:
 
 def substitution_text(explained: Explanation) -> Text:
     """What the corruption changed, and the model's answers to both documents."""
-    text = Text(f"Corrupted: {explained.substitute} in place of the key {explained.key}.")
+    text = Text(f"Corrupted: {explained.substitute} in place of the {explained.role} {explained.key}.")
     for name, answers in (("clean", explained.clean), ("corrupted", explained.corrupted)):
         text.append(f"\n{name:>11}: ").append_text(Text("  ").join(_said(answers)))
     return text

@@ -13,7 +13,7 @@ from rich.text import Text
 from mecheval.cli.show import plain_table
 from mecheval.cli.show.effects import DONE
 from mecheval.figures.heatmap import label
-from mecheval.figures.states import HALF, entered, named, reached, spelt
+from mecheval.figures.states import HALF, aligned, entered, named, reached, spelt
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -36,7 +36,7 @@ def sweep_text(swept: pd.DataFrame) -> Text:
         )
     return Text(
         f"With {done}, the likelihood of the answer falls from {before} to {after}. Restored share: how much of this "
-        "loss the clean state of one layer undoes, put in after each position, counted from the key."
+        "loss the clean state of one layer undoes, put in after each position, counted from the {aligned(swept)}."
     )
 
 
@@ -65,7 +65,8 @@ def _letters(offsets: Sequence[int], roles: Mapping[str, int]) -> str:
 def sweep_summary(swept: pd.DataFrame, roles: Mapping[str, int]) -> Group:
     """A sentence for each layer: where what was corrupted enters its state, and whether it stays."""
     lines = []
-    end = swept[swept["role"] == "divider"].set_index("layer")["share"]
+    [landmark, *_] = swept.loc[swept["role"] != aligned(swept), "role"].unique()
+    end = swept[swept["role"] == landmark].set_index("layer")["share"]
     for layer, found in entered(swept).items():
         if found is None:
             lines.append(Text(f"layer {layer}: its clean state alone never restores half of the loss."))
@@ -76,7 +77,7 @@ def sweep_summary(swept: pd.DataFrame, roles: Mapping[str, int]) -> Group:
         lines.append(
             Text(
                 f"layer {layer}: what was corrupted enters the state at {spelt(offset, roles)} (share {label(share)}) "
-                f"and {stays} (divider {label(last)})."
+                f"and {stays} ({landmark} {label(last)})."
             )
         )
     return Group(*lines)
