@@ -5,15 +5,28 @@ from typing import TYPE_CHECKING
 from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
+    from mecheval.analysis.ladder import ladder
     from mecheval.analysis.metrics import METRICS, Scores, score
     from mecheval.analysis.runs import Measured, ablation, judged_on, load_run, measure, probe
     from mecheval.analysis.weights import load_lm
 
-__all__ = ["METRICS", "Measured", "Scores", "ablation", "judged_on", "load_lm", "load_run", "measure", "probe", "score"]
+__all__ = [
+    "METRICS",
+    "Measured",
+    "Scores",
+    "ablation",
+    "judged_on",
+    "ladder",
+    "load_lm",
+    "load_run",
+    "measure",
+    "probe",
+    "score",
+]
 
 _FILES = {
     "METRICS": "metrics", "Measured": "runs", "judged_on": "runs", "measure": "runs",
-    "load_run": "runs", "probe": "runs",
+    "ladder": "ladder", "load_run": "runs", "probe": "runs",
     "ablation": "runs", "Scores": "metrics", "score": "metrics", "load_lm": "weights",
 }  # fmt: skip
 __getattr__ = lazily(__name__, _FILES)
