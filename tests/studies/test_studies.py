@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mecheval.studies
 from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.figures import study_charts
+from mecheval.figures.capacity import largest
 from mecheval.mixers.options import BUILT_IN
+from mecheval.model import LM
 from mecheval.store import Store
 from mecheval.studies import PAPER, SCALES, STUDIES, get_study, study_points, study_table
 from mecheval.studies.scales import MIXERS
@@ -19,6 +23,7 @@ NAMES = [
     "ar", "ar_mamba_conv", "ar_based_conv", "ar_mamba_inside", "atr", "atr_mamba_conv", "position", "atr_holdout",
     "one_layer", "depth", "sibling",
 ]  # fmt: skip
+BEYOND = ["mqar", "capacity", "hops", "tracking", "grandparent"]
 FIGURES = ["3", "4a", "4b", "5", "7", "8", "9", "10", "11", "12", "13"]
 PAPER_RUNS = {
     "ar": 7 * 5 * 7, "ar_mamba_conv": 5 * 5 * 7, "ar_based_conv": 5 * 5 * 7, "ar_mamba_inside": 6 * 5,
@@ -28,14 +33,14 @@ PAPER_RUNS = {
 
 
 def test_every_study_of_the_paper_is_there() -> None:
-    assert list(STUDIES) == [*NAMES, "quickstart", "newer", "canon", "hybrids"]
+    assert list(STUDIES) == [*NAMES, "quickstart", "newer", "canon", "hybrids", *BEYOND]
     assert PAPER == NAMES
     assert [STUDIES[name].figure for name in PAPER] == FIGURES
     with pytest.raises(UserError, match=r"unknown study 'arr'.*ar"):
         get_study("arr")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *BEYOND])
 def test_a_study_is_a_short_file(name: str) -> None:
     source = Path(mecheval.studies.__file__).with_name(f"{name}.py")
     assert len(source.read_text().splitlines()) < 60
@@ -91,7 +96,11 @@ def test_axes_are_what_the_runs_have(scale: str) -> None:
     for study in STUDIES.values():
         for point in study_points(study, scale):
             config = point.config
+            task = config.task.options
+            negative = config.mixer.options.get("allow_neg_eigval", False)
             where = {
+                "pairs": task.get("pairs"), "hops": task.get("hops"), "query": "".join(task.get("query", ())),
+                "group": f"{task.get('group')}{', beta to 2' if negative else ''}",
                 "task": config.task.name, "mixer": config.mixer.name, "lr": config.optimiser.lr, "seed": config.seed,
                 "d_model": config.model.d_model, "n_layers": config.model.n_layers, "positions": config.model.positions,
                 "d_conv": config.mixer.options.get("d_conv"), "kernel_size": config.mixer.options.get("kernel_size"),
@@ -151,6 +160,37 @@ def test_the_study_of_hybrids_has_every_ordered_pair() -> None:
     assert len(pairs) == 6
     assert {"+".join(reversed(pair.split("+"))) for pair in pairs} == pairs
     assert {point.config.model.n_layers for point in points} == {2}
+
+
+def test_the_study_of_mqar_is_zoologys_figure_2() -> None:
+    points = study_points(STUDIES["mqar"], "paper")
+    cells = {(p.axes["pairs"], p.config.task.options["length"], p.config.data.batch_size) for p in points}
+    assert cells == {(4, 64, 512), (8, 128, 512), (16, 256, 256), (64, 512, 128)}
+    assert {p.config.model.d_model for p in points} == {64, 128, 256, 512}
+    assert sorted({p.config.optimiser.lr for p in points}) == pytest.approx(np.logspace(-4, -2, 4), rel=2e-3)
+    for point in points:
+        config = point.config
+        assert config.task.options["vocab"] == 8192
+        assert (config.data.documents, config.data.steps) == (100_000, round(64 * 100_000 / config.data.batch_size))
+        assert (config.evaluate.stop_at, config.evaluate.documents, config.optimiser.weight_decay) == (0.99, 3000, 0.1)
+        assert config.evaluate.every == 100_000 // config.data.batch_size
+
+
+def test_the_study_of_capacity_counts_pairs_from_below(tmp_path: Path) -> None:
+    study = STUDIES["capacity"]
+    points = study_points(study, "laptop", wanted={"mixer": ["attention", "mamba"]})
+    assert {point.axes["mixer"] for point in study_points(study, "laptop")} == set(BUILT_IN)
+    table = study_table(study, points, Store(tmp_path))
+    assert largest(table) == []
+    recalled = {"attention": [2, 4, 8, 32], "mamba": [4]}  # 32 does not count without 16, nor 4 without 2
+    scores = [
+        0.9 if p in recalled[m] else 0.89 for m, p in zip(table.frame["mixer"], table.frame["pairs"], strict=True)
+    ]
+    found = largest(replace(table, frame=table.frame.assign(status="done", test_accuracy=scores)))
+    assert [(point["mixer"], point["pairs"]) for point in found] == [("attention", 8)]
+    assert found[0]["state"] == LM(1, 64, mixer="attention").state_size(19)
+    chart = study_charts(table, Store(tmp_path), "laptop")["capacity-laptop"]
+    assert "No results" in chart.description
 
 
 def test_seeds_rates_and_choices() -> None:

@@ -5,19 +5,20 @@ from typing import TYPE_CHECKING
 from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
+    from mecheval.analysis.ladder import ladder
     from mecheval.analysis.metrics import METRICS, Scores, score
     from mecheval.analysis.pretrained import load_pretrained
     from mecheval.analysis.runs import Measured, ablation, judged_on, load_run, measure, probe
     from mecheval.analysis.weights import load_lm
 
 __all__ = [
-    "METRICS", "Measured", "Scores", "ablation", "judged_on", "load_lm", "load_pretrained", "load_run", "measure",
-    "probe", "score",
+    "METRICS", "Measured", "Scores", "ablation", "judged_on", "ladder", "load_lm", "load_pretrained", "load_run",
+    "measure", "probe", "score",
 ]  # fmt: skip
 
 _FILES = {
     "METRICS": "metrics", "Measured": "runs", "judged_on": "runs", "measure": "runs",
-    "load_run": "runs", "probe": "runs",
+    "ladder": "ladder", "load_run": "runs", "probe": "runs",
     "ablation": "runs", "Scores": "metrics", "score": "metrics", "load_lm": "weights",
     "load_pretrained": "pretrained",
 }  # fmt: skip

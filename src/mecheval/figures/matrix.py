@@ -12,7 +12,7 @@ from mecheval.figures.cells import DETAILS, UNLEARNT, Cell, cells, described, no
 from mecheval.figures.vegalite import FAINT, GAP, GREY, LETTER, mixer_marks, shades, wrapped
 from mecheval.sites import Site
 from mecheval.studies import StudyTable
-from mecheval.studies.axes import NAMES, named, plain, say
+from mecheval.studies.axes import NAMES, TASK_AXES, named, plain, say
 
 ACCURACY, SCORE = {"test_accuracy": "test accuracy"}, "accuracy (%)"
 """The column of an accuracy chart with its title, and what its numbers are."""
@@ -59,7 +59,7 @@ def panels(table: StudyTable, title: str) -> vl.Chart:
 
 def accuracy(table: StudyTable, title: str) -> vl.Chart:
     """Test accuracy: a heat map for each number of layers or convolution, or bars where tasks are compared."""
-    over = next((axis for axis in ("positions", "n_layers", "short_conv") if axis in table.axes), None)
+    over = next((axis for axis in ("positions", "n_layers", "short_conv", *TASK_AXES) if axis in table.axes), None)
     if over is None or "task" not in table.axes or table.frame.empty:
         return _maps(table, title, ACCURACY, over, SCORE)
     tasks = [table.where(task=task) for task in table.axis("task")]  # they may differ in their widths

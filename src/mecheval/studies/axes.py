@@ -11,7 +11,8 @@ from mecheval.types import MISSING
 
 MIXERS = ("mamba", "hyena", "h3", "delta_net", "based", "base_conv", "attention")
 """The built-in mixers in the order of the paper's figures, from top to bottom."""
-NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kernel_size": "kernel", "layer": "layer"}
+NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kernel_size": "kernel", "layer": "layer",
+         "pairs": "pairs", "hops": "hops"}  # fmt: skip
 """Titles of axes whose values do not speak for themselves."""
 FALLING = ("lr", "d_conv")
 """Axes from the largest value down, as in the paper."""
@@ -32,8 +33,10 @@ FIRST = {
 }  # fmt: skip
 """Names in their order; other names follow in the order of the table, and patterns of mixers after single ones."""
 
-USUAL = ("task", "mixer", "positions", "short_conv", "n_layers", "d_model", "lr", "seed")
-"""Axes that any study may have; others are options of a task or mixer."""
+TASK_AXES = ("pairs", "hops", "group", "query")
+"""Options of tasks, or names of several together, that have a panel for each of their values."""
+USUAL = ("task", "mixer", "positions", "short_conv", *TASK_AXES, "n_layers", "d_model", "lr", "seed")
+"""Axes that any study may have; others are options of a mixer."""
 
 
 def plain(value: Any) -> Any:

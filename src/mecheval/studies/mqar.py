@@ -1,0 +1,35 @@
+"""Figure 2 of zoology: multi-query associative recall by width, in four sizes."""
+
+from mecheval.studies.scales import MIXERS
+from mecheval.studies.study import Study
+from mecheval.sweep import Point, grid
+
+CELLS = {4: (64, 512), 8: (128, 512), 16: (256, 256), 64: (512, 128)}
+"""Pairs -> length of a document, and the batch size with which zoology trains."""
+WIDTHS, RATES = (64, 128, 256, 512), (1e-4, 4.64e-4, 2.15e-3, 1e-2)
+PAPER = {"data.documents": 100_000, "epochs": 64, "weight_decay": 0.1, "stop_at": 0.99, "evaluate.documents": 3000}
+LAPTOP = {"data.documents": 100_000, "batch_size": 64, "steps": 4000, "weight_decay": 0.1, "evaluate.every": 250}
+
+
+def points(scale: str) -> list[Point]:
+    """All cells; on a laptop the two small ones, one width and one rate. Blocks keep their MLP, unlike zoology's."""
+    if scale == "laptop":
+        base, cells, widths, rates = LAPTOP, (4, 8), (64,), (2e-3,)
+    else:
+        base, cells, widths, rates = PAPER, tuple(CELLS), WIDTHS, RATES
+    made = []
+    for pairs in cells:
+        length, size = CELLS[pairs]
+        own = {"batch_size": size, "evaluate.every": 100_000 // size, **base, "length": length, "vocab": 8192}
+        axes = {"pairs": (pairs,), "mixer": MIXERS, "d_model": widths, "lr": rates}
+        made += grid({"task": "mqar", "preset": scale, **own}, **axes)
+    return made
+
+
+STUDY = Study(
+    name="mqar",
+    figure="–",
+    question="How wide must a mixer be to recall 4, 8, 16 or 64 pairs, each of them asked?",
+    points=points,
+    draw="accuracy",
+)
