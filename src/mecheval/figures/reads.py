@@ -25,7 +25,7 @@ def reads(shares_layers: NDArray[np.float64], symbols: Sequence[str], roles: Map
     layers, length = shares_layers.shape[:2]
     if length > MOST_TOKENS:
         raise UserError(f"a map shows documents of at most {MOST_TOKENS} tokens (got {length}); choose another one.")
-    named = {place: role for role, place in reversed(roles.items())}
+    named = {place: role for role, place in reversed(list(roles.items()))}
     label = [f"{symbol}{f' · {named[i]}' if i in named else ''}" for i, symbol in enumerate(symbols)]
     maps = [_map(shares_layers[i], i, symbols, label) for i in range(layers)]
     notes = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,24 +57,28 @@ def reads(lm: LM, batch: Batch) -> Reads:
     """What the mixer of every layer of an `LM` reads from which token, in every document of a batch."""
     if not isinstance(lm, LM):
         raise UserError("reads: give an LM; other models do not say which of their parts are weights and values.")
-    wanted, declared = {}, {}
+    wanted: set[str] = set()
+    declared: dict[int, list[str]] = {}
     for i in range(lm.n_layers):
         mixer = lm.get_submodule(f"blocks.{i}.mixer")
         if not isinstance(mixer, Mixer):
             raise UserError(f"reads: the mixer of layer {i} does not say which of its parts are weights and values.")
         declared[i] = [f"blocks.{i}.mixer.{name}" for name in mixer.weighs[:2]]
-        wanted |= dict.fromkeys(declared[i]) | {f"blocks.{i}.mixer.state": None}
+        wanted |= {*declared[i], f"blocks.{i}.mixer.state"}
     found: dict[str, Tensor] = {}
 
-    def listener(name: str, x: Tensor) -> Tensor:
-        found[name] = x
-        return x
+    def listener(name: str) -> Callable[[Tensor], Tensor]:
+        def listen(x: Tensor) -> Tensor:
+            found[name] = x
+            return x
+
+        return listen
 
     there = [site for site in lm.taps() if site in wanted]
     training = lm.training
     lm.eval()
     try:
-        with listening(lm, {site: lambda x, site=site: listener(site, x) for site in there}):
+        with listening(lm, {site: listener(site) for site in there}):
             lm(batch.tokens)
     finally:
         lm.train(training)
@@ -98,4 +102,5 @@ def _shares(weights_BHLS: Tensor, values: Tensor) -> Tensor:
 
 def _change(state_BLN: Tensor) -> Tensor:
     before = torch.cat([torch.zeros_like(state_BLN[:, :1]), state_BLN[:, :-1]], dim=1)
-    return (state_BLN - before).norm(dim=2)
+    change: Tensor = (state_BLN - before).norm(dim=2)
+    return change

@@ -83,7 +83,7 @@ class MemoryMixer(Mixer):
         if self.state.listening:
             self.state(linear_recurrence_states(k, v, **parts))
         if self.weights.listening:
-            self.weights(of_result(linear_recurrence(q, k, one_value_each(v), **parts)))
+            self.weights(of_result(linear_recurrence(q, k, one_value_each(v), final_state=False, **parts)))
         return self.heads(linear_recurrence(q, k, v, at=at, final_state=False, **parts))
 
     def state_size(self, length: int) -> int:
