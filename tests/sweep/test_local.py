@@ -207,7 +207,6 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
     assert list(hostile.glob("*.executed")) == []
 
 
-@pytest.mark.usefixtures("forked")
 def test_a_run_that_is_held_comes_last_and_is_waited_for(tmp_path: Path) -> None:
     jobs, heard, store = LONG[:2], Heard(), Store(tmp_path)
     with ExitStack() as stack:
