@@ -119,6 +119,7 @@ def effects(
     chance: float = 0.25,
     noise: float = 0.05,
     seed: int = 0,
+    hits: Any = None,
 ) -> pd.DataFrame:
     """A table for a two-layer model whose boundary restores these shares, with documents that differ."""
     random = np.random.default_rng(seed)
@@ -141,7 +142,7 @@ def effects(
     table = pd.DataFrame({"site": [str(site)]})
     table.attrs[EVIDENCE] = Evidence(
         tuple(cells), {str(site): site}, clean, {"key": broken, "value": broken}, np.stack(edited), np.full(n, chance),
-        np.arange(n), n, lm_depths(2), None, np.stack([clean, np.full(n, chance)]),
+        np.arange(n), n, lm_depths(2), None, np.stack([clean, clean if hits is None else hits, np.full(n, chance)]),
     )  # fmt: skip
     return table
 
@@ -178,6 +179,14 @@ def test_learnt_means_better_than_guessing() -> None:
     assert (weak.label, weak.finding.reason) == (
         "undetermined", "recall is too weak to be explained: the key makes a difference of 0.03",
     )  # fmt: skip
+
+
+def test_a_model_that_is_right_but_unsure_has_learnt() -> None:
+    """Its likelihood can be below that of an even guess among few values."""
+    soft = effects(INDUCTION, original=0.4, corrupted=0.1, chance=0.5, hits=np.ones(200))
+    assert verdict(soft).label == "induction"
+    wrong = effects(INDUCTION, original=0.4, corrupted=0.1, chance=0.5, hits=np.arange(200) % 2.0)
+    assert verdict(wrong).label == "not_learnt"
 
 
 def test_few_documents_have_no_verdict() -> None:

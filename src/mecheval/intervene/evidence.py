@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mecheval.errors import UserError
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence, ratio
-from mecheval.intervene.intervals import difference_interval, mean_interval, share_interval
+from mecheval.intervene.intervals import LEVEL, difference_interval, mean_interval, share_interval
 from mecheval.intervene.mechanism import (
     KEY_FIRST,
     Cell,
@@ -180,8 +180,8 @@ class Numbers:
         corrupted = [run.corrupted["key"] for run in runs]
         self.low, self.high = np.full((2, count + 3), np.nan)
         self.gap: tuple[float, ...] = (float("nan"),) * 3
-        self.above: tuple[float, ...] = self.gap
-        self.apart = np.full((2, 1), np.nan)
+        self.above = False
+        self.apart = np.full((3, 1), np.nan)
         if all(run.n for run in runs):
             if count:
                 parts = [run.parts() for run in runs]
@@ -192,9 +192,11 @@ class Numbers:
                 self.low[i], self.high[i] = mean_interval(each)
             clean, spoilt = (np.concatenate(each) for each in (original, corrupted))  # all documents: runs are too few
             self.apart = np.concatenate([run.apart for run in runs], axis=1)
-            above = self.apart[0] - self.apart[1]
+            likelihood, hits, guess = self.apart
             self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(clean, spoilt)))
-            self.above = (float(above.mean()), *map(float, difference_interval(above, np.zeros_like(above))))
+            above = np.stack([likelihood - guess, hits - guess])
+            half = (1 + LEVEL) / 2  # two chances to be above by chance, so each is half as likely
+            self.above = bool((difference_interval(above, np.zeros_like(above), level=half)[0] > 0).any())
         self.shares = dict(zip(self.cells, self.value[:count], strict=True))
 
     def said(self, i: int) -> str:
@@ -207,9 +209,9 @@ class Numbers:
 
     def not_learnt(self, rule: Rule) -> Finding | None:
         """Why there is nothing to explain, if there is nothing."""
-        if not self.above[1] > 0:
-            found, guessed = self.apart.mean(1).round(2)
-            surely = "" if found <= guessed else "surely "
+        if not self.above:  # neither by how likely nor by how often it is right: a soft model can be right and unsure
+            found, hits, guessed = self.apart.mean(1).round(2)
+            surely = "" if max(found, hits) <= guessed else "surely "
             reason = f"a likelihood of {found:.2f} is not {surely}above the {guessed:.2f} of guessing without recall"
             return Finding("not_learnt", reason=reason)
         if not self.gap[1] > 0 and self.gap[0] >= rule.learnt:

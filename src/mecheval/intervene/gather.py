@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mecheval.intervene.edits import Edit, Take
-from mecheval.intervene.grid import answer_likelihood, likelihood, one_by_one, read, run_cells
+from mecheval.intervene.grid import answer_likelihood, likelihood, one_by_one, read, right, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import KEY_FIRST, Cell, Depths, Finding, Rule, retrieving, route, value_first
 from mecheval.intervene.places import NEAR, named_between, positions
@@ -52,7 +52,7 @@ class Evidence:
     given: int  # documents, those included that do not count
     depths: Depths
     inner: str | None  # the first site inside the retrieving layer at which key and value have met
-    apart: Floats  # (2, m) likelihood and chance of all documents in which key, value and query stand apart
+    apart: Floats  # (3, m) likelihood, hit or miss, and chance of all documents whose key, value and query stand apart
     meaning: Meaning = FRAMED
 
     def __deepcopy__(self, memo: object) -> Evidence:
@@ -119,8 +119,11 @@ def gather(
     chance = chance_of(clean)
     tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
     slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
-    likelihoods = [likelihood(model, whole[some]).numpy() for some in slices]
-    every = np.stack([np.concatenate([*likelihoods, np.empty(0)]), chance_of(whole)])
+    found = [
+        np.concatenate([*(likelihood(model, whole[some], measure).numpy() for some in slices), np.empty(0)])
+        for measure in (answer_likelihood, right)
+    ]
+    every = np.stack([*found, chance_of(whole)])
     rule, inner = Rule(), None
     if meaning.value is not None and len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
