@@ -119,8 +119,8 @@ class Addresses(Task):
 
     name, Options = "addresses", TaskOptions
     vocab_size, max_tokens = 12, 10
-    roles, facts, meaning = ("address", "content", "ask"), ("pairs",), ABOUT
-    corruptions = ("key", "value", "swap")
+    roles: tuple[str, ...] = ("address", "content", "ask")
+    facts, meaning, corruptions = ("pairs",), ABOUT, ("key", "value", "swap")
 
     def document(self, random: random.Random, split: Split) -> Document:
         return ASKED
@@ -149,3 +149,16 @@ def test_a_corruption_replaces_a_whole_span_of_the_asked_question() -> None:
     assert swapped.counterfactual.tolist() == [8, 9, 8, 9]
     with pytest.raises(UserError, match=r"unknown corruption of addresses 'query'.* Choices: key, swap, value"):
         task.corrupt(batch, kind="query")
+
+
+def test_roles_are_declared_consistently() -> None:
+    class Taken(Addresses):
+        roles = ("address", "content", "ask", "question")
+
+    class Unknown(Addresses):
+        meaning = Meaning()
+
+    with pytest.raises(UserError, match="addresses: a role cannot be called question; these names are taken: between"):
+        Taken(TaskOptions()).sample(1)
+    with pytest.raises(UserError, match=r"unknown role in the meaning of addresses 'key'.* Choices: address, ask"):
+        Unknown(TaskOptions()).sample(1)

@@ -268,8 +268,8 @@ def probe_states(
         clean, corrupted = documents(trained.task, trained.config, split, n, corruption)
         swept = state_sweep(trained.lm, clean, corrupted)
     meaning, key = clean.meaning, last_of(clean.roles[clean.meaning.key])
-    named = [role for role in (meaning.key, meaning.value, *meaning.places) if role is not None]
-    offsets = {role: (last_of(clean.roles[role]) - key).unique() for role in named}
+    named = [role for role in (meaning.key, meaning.value, *meaning.places) if role in clean.roles]
+    offsets = {role: (last_of(clean.roles[role]) - key).unique() for role in named if role is not None}
     return swept, {role: int(each) for role, each in offsets.items() if len(each) == 1}
 
 

@@ -112,6 +112,8 @@ def gather(
     needed = [role for role in (meaning.key, meaning.value, meaning.query) if role is not None]
     if not set(needed) <= set(clean.roles) or not len(clean):
         return None
+    if clean.chance is None and "pairs" not in clean.facts:  # made by hand, and nobody knows what guessing gives
+        return None
     apart, far = _stand_apart(clean)
     rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0]
     given, whole = len(clean), clean[apart]

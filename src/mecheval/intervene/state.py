@@ -29,7 +29,7 @@ from mecheval.intervene.gather import MIN_GAP
 from mecheval.intervene.grid import answer_likelihood, document_bytes, likelihood
 from mecheval.intervene.places import Listener, listening, positions
 from mecheval.model import LM
-from mecheval.types import OFFSET, Batch, Meaning, first_of, last_of
+from mecheval.types import Batch, first_of, last_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,12 +38,13 @@ BEFORE = 2
 """Positions before the key at which a sweep begins."""
 
 
-def landmarks(meaning: Meaning) -> tuple[str, str]:
+def landmarks(batch: Batch) -> tuple[str, str]:
     """Roles that a sweep has a row for, because their distance from the key differs between documents.
 
     They are the last place before the query that has a name (of a framed document, the divider), and the query.
     """
-    return meaning.places[-1] if meaning.places else f"{meaning.query}-1", meaning.query
+    places = [role for role in batch.meaning.places if role in batch.roles]
+    return places[-1] if places else f"{batch.meaning.query}-1", batch.meaning.query
 
 
 class Pass(NamedTuple):
@@ -137,8 +138,7 @@ def state_sweep(
 
 def _marked(batch: Batch) -> dict[str, Tensor]:
     """Landmark -> (n,): its last position."""
-    known = [role for role in landmarks(batch.meaning) if role in batch.roles or OFFSET.fullmatch(role)]
-    return {role: last_of(where) for role, where in positions(batch, known).items()}
+    return {role: last_of(where) for role, where in positions(batch, landmarks(batch)).items()}
 
 
 def _sweep(

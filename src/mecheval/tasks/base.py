@@ -112,13 +112,19 @@ class Task(ABC):
         if n < 1 or start < 0:
             raise UserError(f"{self.name}: the number of documents must be positive (got n={n}, start={start}).")
         check_fits(2 * n * self.bytes_each, f"{self.name}: {n:,} documents")  # other things need memory, too
-        for role in self.roles:
-            if role in RESERVED:
-                raise UserError(
-                    f"{self.name}: a role cannot be called {role}; these names are taken: {', '.join(RESERVED)}."
-                )
+        self._check_roles()
         drawn = self._fill(n, check_split(split), seed, start)
         return replace(drawn, role_names=self.roles, fact_names=self.facts, meaning=self.meaning)
+
+    def _check_roles(self) -> None:
+        """Raise an error if a role has a name that is taken, or if a role that has a meaning is not declared."""
+        for role in self.roles:
+            if role in RESERVED:
+                taken = ", ".join(RESERVED)
+                raise UserError(f"{self.name}: a role cannot be called {role}; these names are taken: {taken}.")
+        for named in (self.meaning.key, self.meaning.value, self.meaning.query):
+            if named is not None and named not in self.roles:
+                raise UnknownName(f"role in the meaning of {self.name}", named, self.roles)
 
     def stream(self, batch_size: int, split: str = "train", seed: int = 0, start: int = 0) -> Iterator[Batch]:
         """Endless batches of fresh documents; `start` continues where an earlier stream stopped."""
