@@ -23,8 +23,6 @@ draw = typer.Typer(help="Draw a figure from real data into a file.", no_args_is_
 app.add_typer(draw, name="draw")
 
 Save = Annotated[Path, typer.Option(help="File to write: .svg, .png or .json.")]
-ROLES = ("key", "value", "query")
-"""The roles at which an example is patched."""
 MOST_RULES = 500
 """Most rules of a grammar that is drawn: more cannot be read, and take minutes."""
 
@@ -85,7 +83,9 @@ def example(
     clean, corrupted = probe.document(trained, document, split)
     n_layers = trained.config.model.n_layers
     site = site or ("blocks.1.input" if n_layers > 1 else "blocks.0.mixer.output")
-    explained = explain(trained.lm, trained.task, clean, corrupted, [site], ROLES, top)
+    meaning = trained.task.meaning
+    roles = [role for role in (meaning.key, meaning.value, meaning.query) if role is not None]
+    explained = explain(trained.lm, trained.task, clean, corrupted, [site], roles, top)
     title = f"{trained.config.title} · document {document} ({split})"
     _write(example_figure(document_data(trained.task, clean, 0), explained, site, n_layers, title), save)
 

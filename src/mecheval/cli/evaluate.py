@@ -1,4 +1,4 @@
-"""The command about a custom mixer: train it, intervene on it, compare it with the built-in ones."""
+"""The command about a custom mixer or a checkpoint: intervene on it, compare it with the built-in mixers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ if TYPE_CHECKING:  # slow to import
 
 @app.command()
 def evaluate(
-    source: Annotated[str, typer.Argument(metavar="FILE.py:CLASS", help="The file and class of a torch module.")],
-    task: Annotated[str, typer.Option(help="ar or atr.")] = "ar",
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:CLASS|FOLDER", help="The file and class of a torch module, or a Hugging Face checkpoint."
+        ),
+    ],
+    task: Annotated[str, typer.Option(help="A task of `mecheval list tasks`.")] = "ar",
     scale: Scale = "laptop",
     assignments: Set = None,
     seeds: Seeds = 1,
@@ -38,13 +43,21 @@ def evaluate(
     """Train a custom mixer, intervene on it and name its mechanism, beside the built-in mixers.
 
     Run the command again to resume; edit the file and run it again to compare versions. --set gives an argument of the
-    class (d_state=16), or a setting of all runs (steps=4000).
+    class (d_state=16), or a setting of all runs (steps=4000). The folder of a checkpoint on disk is intervened on as it
+    is: --task words has text for its tokenizer, --set gives options of the task, and nothing is trained.
     """
     page = None if no_report else report
+    if Path(source).is_dir():
+        with loading():
+            from mecheval.evaluation.checkpoint import checkpoint_task
+            from mecheval.evaluation.trained import evaluate_model
+
+            made = checkpoint_task(source, task, given_options(assignments, []))
+        with aside.status("intervening"):
+            _show(evaluate_model(source, made, compare=compare, store=store, report=page), as_json)
+        return
     with loading():
         from mecheval import custom
-        from mecheval.cli.show import effects as show
-        from mecheval.cli.show import records
         from mecheval.evaluation.custom import collect, prepare, train
         from mecheval.store import Store
         from mecheval.sweep import LocalEngine
@@ -60,6 +73,14 @@ def evaluate(
         train(plan, Store(store), [LocalEngine(workers)], aside)
     with aside.status("intervening"):
         result = collect(plan, Store(store), warnings, page)
+    _show(result, as_json)
+
+
+def _show(result: Evaluation, as_json: bool) -> None:
+    """Print what was found."""
+    from mecheval.cli.show import effects as show
+    from mecheval.cli.show import records
+
     if as_json:
         print_json({
             "name": result.name, "table": records(result.table), "warnings": list(result.warnings),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,10 @@ from mecheval.mixers import MIXERS
 from mecheval.report import check_page, write_report
 from mecheval.store import DEFAULT_STORE, Store
 from mecheval.studies import SCALES, Study, get_study, study_table, with_seed
-from mecheval.studies.scales import BASE, QUICK, RATES, one_width, preferred, runs
+from mecheval.studies.scales import QUICK, RATES, at_block_1, at_scale, one_width, preferred, runs
 from mecheval.sweep import Engine, HereEngine, Job, LocalEngine, Point, Stopped, sweep
 from mecheval.sweep.board import board
+from mecheval.tasks import TASKS, Task
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -72,18 +73,17 @@ def make_plan(
     """The runs of a registered mixer at a scale, and of the built-in ones with the same settings."""
     if scale not in SCALES:
         raise UnknownName("scale", scale, SCALES)
-    tasks = [task for task, of_scale in BASE if of_scale == scale]
-    if task not in tasks:
-        raise UnknownName(f"task at scale {scale}", task, tasks)
+    meaning = TASKS.get(task).meaning
     if seeds < 1:
         raise UserError(f"seeds: must be at least 1 (got {seeds}).")
     inside, settings = split_options(cls, name, task, options)
     given = {**{f"mixer.{option}": value for option, value in inside.items()}, **settings}
-    rates = tuple(rates) or RATES[task, scale]
+    rates = tuple(rates) or at_scale(RATES, task, scale)
     base = QUICK if (task, scale) == ("ar", "laptop") else {}  # so that the quickstart's runs are the comparison
     own = runs(task, scale, {**base, **given}, mixer=(name,), **one_width(task, scale), lr=rates)
     others = preferred(task, scale, {**base, **settings}) if compare else []
-    return Plan(name, get_study(task), scale, _seeded(own, seeds), _seeded(others, seeds))
+    study = replace(get_study("ar"), name=task, readings=at_block_1(meaning))
+    return Plan(name, study, scale, _seeded(own, seeds), _seeded(others, seeds))
 
 
 def split_options(
@@ -137,7 +137,7 @@ DOCUMENTS = 4
 
 def evaluate_mixer(
     mixer: type[nn.Module],
-    task: str = "ar",
+    task: str | Task = "ar",
     *,
     scale: str = "laptop",
     options: Mapping[str, Any] | None = None,
@@ -149,6 +149,9 @@ def evaluate_mixer(
     workers: int | None = None,
 ) -> Evaluation:
     """Train a mixer's runs in this process, those that it is compared with in workers; see `evaluate`."""
+    if isinstance(task, Task):
+        given = {f"task.{option}": value for option, value in task.options.model_dump(mode="json").items()}
+        options, task = {**given, **(options or {})}, task.name
     cls = custom.checked(mixer, mixer.__name__)
     name = custom.own_name(cls)
     MIXERS.replace(name, cls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from mecheval.errors import UnknownName, UserError
 from mecheval.intervene import Depths
 from mecheval.intervene.effects import default_sites
 from mecheval.intervene.mechanism import depths_of
-from mecheval.intervene.places import listening, place
+from mecheval.intervene.places import Convolving, listening, place
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import SHORT_CONVOLUTIONS
@@ -75,30 +76,32 @@ def inside_layers(model: nn.Module, layers: Sequence[str], tokens: Tensor) -> li
     n, length = tokens.shape
     seen: list[tuple[str, bool]] = []
 
-    def watch(path: str) -> Any:
-        def look(module: nn.Module, arguments: Any, output: Any) -> None:
-            fits = isinstance(output, Tensor) and output.ndim > 2 and output.is_floating_point() and len(output) == n
-            if fits and isinstance(module, nn.Conv1d):
-                fits = output.shape[2] >= length
-            elif fits:
-                fits = output.shape[1] == length
-            seen.append((path, bool(fits)))
-
-        return look
-
     leaves = [
         (path, module)
         for path, module in model.named_modules()
         if any(path.startswith(f"{layer}.") for layer in layers) and not list(module.children())
     ]
-    hooks = [module.register_forward_hook(watch(path)) for path, module in leaves]
-    try:
+    known = dict(leaves)
+
+    def look(path: str, output: Any) -> Any:
+        fits = isinstance(output, Tensor) and output.ndim > 2 and output.is_floating_point() and len(output) == n
+        if fits and isinstance(known[path], nn.Conv1d):
+            fits = output.shape[2] >= length
+        elif fits:
+            fits = output.shape[1] == length
+        seen.append((path, bool(fits)))
+        return output
+
+    with ExitStack() as stack:
+        for path, module in leaves:
+            if isinstance(module, nn.Conv1d):
+                stack.enter_context(Convolving(module, lambda x, path=path: look(path, x)))  # type: ignore[misc]
+            else:
+                hook = module.register_forward_hook(lambda _, given, x, path=path: look(path, x))
+                stack.callback(hook.remove)
         with torch.no_grad():
             model(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    paths, known = [path for path, _ in seen], dict(leaves)
+    paths = [path for path, _ in seen]
     return [
         _inside(f"{path}.output", layers, short=isinstance(known[path], nn.Conv1d))
         for path, fits in seen

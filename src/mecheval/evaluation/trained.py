@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,17 @@ from mecheval.analysis import judged_on, measure, score
 from mecheval.config import RunConfig
 from mecheval.custom import said
 from mecheval.errors import UserError
+from mecheval.evaluation.checkpoint import checkpoint_task, load_checkpoint
 from mecheval.evaluation.checks import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import check_sites, sites_of
-from mecheval.evaluation.result import COLUMNS, ROLES, Evaluation, summarised, write_page
+from mecheval.evaluation.result import COLUMNS, Evaluation, summarised, write_page
+from mecheval.intervene.effects import BUDGET_MB, document_slices
 from mecheval.intervene.places import Answering
 from mecheval.model import LM
 from mecheval.report import check_page
 from mecheval.store import DEFAULT_STORE, Store
 from mecheval.studies import STUDIES, best_rows, study_table
-from mecheval.studies.scales import MIXERS
+from mecheval.studies.scales import MIXERS, at_block_1
 from mecheval.sweep import Point
 from mecheval.sweep.sweeping import rows_of
 from mecheval.tasks import Task, build_task
@@ -30,12 +33,12 @@ from mecheval.tasks import Task, build_task
 if TYPE_CHECKING:
     import pandas as pd
 
-FEW, SLICE = 5, 64
-"""Documents of the checks, and of one pass."""
+FEW = 5
+"""Documents of the checks."""
 
 
 def evaluate_model(
-    model: nn.Module,
+    model: nn.Module | str | Path,
     task: str | Task = "ar",
     *,
     layers: Sequence[str] | None = None,
@@ -51,7 +54,13 @@ def evaluate_model(
 ) -> Evaluation:
     """Intervene on a model as it is; nothing is trained. See `evaluate`."""
     written = None if report is None else check_page(report)
-    made = build_task(task) if isinstance(task, str) else task
+    made = task
+    if isinstance(model, str | Path):
+        name = Path(model).name if name is None else name
+        made = checkpoint_task(model, task) if isinstance(task, str) else task
+        model = load_checkpoint(model)
+    if isinstance(made, str):
+        made = build_task(made)
     name = type(model).__name__ if name is None else name
     device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     clean = made.sample(n, split, seed).to(device)
@@ -61,12 +70,14 @@ def evaluate_model(
         _check(name, answering, made, clean.tokens[:FEW])
         places = sites_of(answering, layers, mixers, sites, clean.tokens[:FEW])
         width = check_sites(answering, clean.tokens[:FEW], places)
-        scores = score(answering, [clean[i : i + SLICE].questions() for i in range(0, len(clean), SLICE)])
+        slices = document_slices(answering, clean, BUDGET_MB)
+        scores = score(answering, [clean[rows].questions() for rows in slices])
         measured = measure(answering, judged, corrupted, places.every, places.depths)
     effects, found = measured.effects, measured.verdict
     restored = effects[effects["site"] == places.middle].set_index("role")["restored"]
     row = {"mixer": name, "d": width, "accuracy": scores.accuracy, "likelihood": scores.likelihood}
-    row |= {f"restored_{role}": float(restored.get(role, float("nan"))) for role in ROLES}
+    named = {reading.name: reading.role for reading in at_block_1(made.meaning)}
+    row |= {name: float(restored.get(role, float("nan"))) for name, role in named.items()}
     row |= {"verdict": found.label, "agreement": found.agreement}
     title = f"{name} on {made.name} ({split}, {n} documents)"
     table = _with_others(row, made, Store(store) if compare else None)
@@ -155,7 +166,7 @@ def _with_others(row: dict[str, Any], task: Task, store: Store | None) -> pd.Dat
     points = [] if store is None else [Point({}, config) for config in _as_they_are(task, store)]
     if store is None or not points:
         return own
-    study = STUDIES["ar"]  # whose readings are those of the table
+    study = replace(STUDIES["ar"], readings=at_block_1(task.meaning))
     best = best_rows(study_table(study, points, store).frame, ["mixer"]).sort_values("mixer")
     return pd.concat([own, summarised(best)], ignore_index=True)
 

@@ -6,6 +6,7 @@ words. All of them come from data fields, so that a name is never read as anythi
 
 from __future__ import annotations
 
+import itertools
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,8 @@ COLOURS = {
     "answer": "#a9c8ff",
 }  # fmt: skip
 """Colour of a role, pale enough for black text; where a position has several roles, the first of these counts."""
+OTHERS = ("#ffd166", "#9bd8a8", "#efb9e6", "#a5dfee", "#dcdcdc")
+"""Colours of roles of other names, in their order."""
 PLAIN = "#f4f4f4"
 """Colour of a token without a role."""
 HEIGHT = 22.0
@@ -178,4 +181,6 @@ def pitch(symbols: Sequence[str]) -> float:
 
 def role_colour(position: int, roles: Mapping[str, Sequence[int]]) -> str:
     """The colour of a position, by the positions of each role."""
-    return next((colour for role, colour in COLOURS.items() if position in roles.get(role, ())), PLAIN)
+    others = zip((role for role in roles if role not in COLOURS), itertools.cycle(OTHERS), strict=False)
+    known = {**COLOURS, **dict(others), "bos": PLAIN}
+    return next((colour for role, colour in known.items() if position in roles.get(role, ())), PLAIN)

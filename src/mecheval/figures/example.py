@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,20 +41,23 @@ class Row:
 def example_figure(document: Mapping[str, Any], explained: Explanation, site: str, n_layers: int, title: str) -> Chart:
     """A row for the clean and the corrupted document, and one for each role at which `site` was patched.
 
-    `document`: `symbols` and `roles` (name -> position) of the clean document, and `predict_at`, as `mecheval explain
-    --json` prints them. `explained`: what `explain` found about it. Layers lie above the tokens, the first one lowest.
+    `document`: `symbols` and `roles` (name -> position, or a list) of the clean document, and `predict_at`, as
+    `mecheval explain --json` prints them. `explained`: what `explain` found about it. Layers lie above the tokens, the
+    first one lowest.
     """
     patched = [each for each in explained.patched if each.site == site and each.position is not None]
     if not patched:
         there = ", ".join(dict.fromkeys(each.site for each in explained.patched)) or "none"
         raise UserError(f"example: nothing was patched at site {site!r}. Sites: {there}.")
     read = list(document["symbols"][: document["predict_at"][0] + 1])
-    key = document["roles"]["key"]
-    corrupted = [*read[:key], explained.substitute, *read[key + 1 :]]
+    places = {role: [at] if isinstance(at, int) else list(at) for role, at in document["roles"].items()}
+    key = places[explained.role]
+    corrupted = list(read)
+    corrupted[key[0] : key[-1] + 1] = explained.substitute.split(" ") if len(key) > 1 else [explained.substitute]
     rows = [Row("clean", read, explained.clean), Row("corrupted", corrupted, explained.corrupted)]
     rows += [Row(f"patched at {each.role}", corrupted, each.answers, each.position) for each in patched]
-    roles = {role: place for role, place in document["roles"].items() if role in sheet.COLOURS and place < len(read)}
-    marked = {*roles.values(), *(each.position for each in patched if each.position is not None)}
+    roles = {role: at for role, at in places.items() if role != "bos" and at[-1] < len(read)}
+    marked = {*itertools.chain(*roles.values()), *(each.position for each in patched if each.position is not None)}
     shown = visible(len(read), marked)
     at = patched[0].site  # the dot of a patch lies below, inside or above its layer
     level = n_layers / 2 if at.block is None else at.block + {"input": 0.0, "output": 1.0}.get(at.part, 0.5)
@@ -72,7 +76,12 @@ def visible(length: int, marked: set[int]) -> list[int | None]:
 
 
 def _draw(
-    rows: Sequence[Row], shown: Sequence[int | None], roles: Mapping[str, int], level: float, n_layers: int, key: int
+    rows: Sequence[Row],
+    shown: Sequence[int | None],
+    roles: Mapping[str, Sequence[int]],
+    level: float,
+    n_layers: int,
+    key: Sequence[int],
 ) -> Canvas:
     """Draw the rows one below the other; patches are at this level, counted in layers from the tokens."""
     step = sheet.pitch([symbol for row in rows for symbol in row.symbols])
@@ -93,8 +102,8 @@ def _draw(
             canvas.box(x, middle, 1, sheet.HEIGHT, PAPER)
             canvas.text(x, middle, "…", align="center", colour=QUIET, what="gap")
         for i, x in place.items():
-            wrong = i == key and row is not rows[0]
-            colour = sheet.role_colour(i, {role: [at] for role, at in roles.items()})
+            wrong = i in key and row is not rows[0]
+            colour = sheet.role_colour(i, roles)
             canvas.token(x, middle, step - sheet.GAP, row.symbols[i], colour, WRONG if wrong else PALE)
             if wrong:
                 canvas.line([(x - 9, middle + 14), (x + 9, middle + 14)], WRONG, 2, what="substitute")
@@ -105,7 +114,7 @@ def _draw(
         _draw_answers(canvas, row.said, bars, top + (height - LINE * len(row.said)) / 2)
         top += height + SPACE
         if row is rows[0]:
-            names = {role: place[at] for role, at in roles.items()}
+            names = {role: place[at[0]] for role, at in roles.items()}
             top = max(top, *(bottom + 8 for bottom in canvas.label_roles(names, middle + 13).values()))
     canvas.height = top - SPACE + 4
     return canvas
@@ -129,6 +138,6 @@ def describe(rows: Sequence[Row], site: str, explained: Explanation, title: str)
     said = [f"{row.name}: {next(each.p for each in row.said if each.right):.2f}" for row in rows]
     return (
         f"{title}. The model reads {' '.join(rows[0].symbols)}; in the corrupted document {explained.substitute} "
-        f"stands in place of the key {explained.key}. Patches are of {site}. "
+        f"stands in place of the {explained.role} {explained.key}. Patches are of {site}. "
         f"Likelihood of the right answer {right}: {', '.join(said)}."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,7 +42,8 @@ MARKS = {
     "key": ("#e69f00", (6, 2)), "value": ("#d55e00", (1, 0)), "next_key": ("#009e73", (2, 2)),
     "query": ("#0072b2", (8, 2, 2, 2)),
 }  # fmt: skip
-"""Role -> colour and dash of its line."""
+"""Role -> colour and dash of its line; those of other roles are in OTHERS, in their order."""
+OTHERS = (*MARKS.values(), ("#cc79a7", (4, 4)), ("#56b4e9", (1, 3)))
 ACCURACY = "dev accuracy"
 ACROSS, SMALL = 3, (220, 130)
 """Panels side by side, and their pixels, in the figure of mechanisms."""
@@ -275,13 +277,17 @@ def _name(texts: dict[str, str], site: Site) -> list[str]:
 
 
 def _panel(texts: dict[str, str], site: Site, lines: list[Line], accuracy: Points) -> vl.Spec:
-    hues, dashes = zip((GREY, DASHES[0]), *MARKS.values(), strict=True)
+    names = [line["line"] for line in lines]
+    others = dict(zip((name for name in names if name not in MARKS), itertools.cycle(OTHERS), strict=False))
+    usual = {name: mark for name, mark in MARKS.items() if name in names or not others}
+    marks = {ACCURACY: (GREY, DASHES[0]), **usual, **others}
+    hues, dashes = zip(*marks.values(), strict=True)
     behind = {**texts, "line": ACCURACY, "step": [step for step, _ in accuracy]}
     behind |= {"share": [round(score, DIGITS) for _, score in accuracy]}
     y = vl.field("share:Q", title=None, scale={"domain": [-0.1, 1.1], "nice": False}, axis=vl.PERCENT)
     tips = vl.tooltips([*(name for name in texts if name != "name"), "line"], {"line": "shown"})
     at = {
-        "x": STEP, "y": y, "detail": vl.field("line:N"), **strokes("line", None, [ACCURACY, *MARKS], hues, dashes),
+        "x": STEP, "y": y, "detail": vl.field("line:N"), **strokes("line", None, list(marks), hues, dashes),
         "tooltip": [*tips, vl.field("step:Q"), vl.field("share:Q", format=".1%")],
     }  # fmt: skip
     lists, known = ["step", "share"], [line for line in lines if _has_interval(line)]

@@ -196,8 +196,9 @@ def document_slices(model: nn.Module, batch: Batch, budget_mb: float) -> list[sl
     if isinstance(model, LM):
         inputs = model.n_layers * length * model.d_model * model.embed.weight.element_size()
         size = max(1, int(budget_mb * 2**20) // (document_bytes(model, length) + inputs))
-    else:  # its size is not known: few documents at once
-        size = SLICE
+    else:  # its size is not known: few documents at once, and fewer where logits are large
+        each = 4 * length * (model.vocabulary if isinstance(model, Answering) else 0)
+        size = max(1, min(SLICE, int(budget_mb * 2**20) // max(1, each)))
     return [slice(first, first + size) for first in range(0, len(batch), size)]
 
 

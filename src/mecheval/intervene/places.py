@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from mecheval import rng
 from mecheval.errors import UnknownName, UserError
@@ -39,6 +40,7 @@ class Answering(nn.Module):
         super().__init__()
         self.model = model
         self.training = model.training
+        self.vocabulary = 0  # tokens that it has logits for, as soon as it has answered
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits, also of a model that returns them as `.logits` of a larger answer; halves as full floats."""
@@ -48,6 +50,7 @@ class Answering(nn.Module):
         if not isinstance(logits, Tensor):
             got = _kind_of(answer)
             raise UserError(f"the model must return logits (n, L, V), or an object with .logits (got {got}).")
+        self.vocabulary = logits.shape[-1]
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def named_modules(
@@ -118,7 +121,33 @@ def _attach_hook(module: nn.Module, at_input: bool, listener: Listener) -> Calla
         return module.register_forward_pre_hook(
             lambda _, arguments, named: _first_argument(listener, arguments, named), with_kwargs=True
         ).remove
+    if isinstance(module, nn.Conv1d):
+        stack = ExitStack()
+        stack.enter_context(Convolving(module, listener))
+        return stack.close
     return module.register_forward_hook(lambda _, arguments, output: _first(listener, output)).remove
+
+
+class Convolving(TorchFunctionMode):
+    """While it is entered, the results of one convolution pass through a listener.
+
+    Mambas of transformers never call their `nn.Conv1d`: they compute with its weights, by which it is known here.
+    """
+
+    def __init__(self, module: nn.Conv1d, listener: Listener) -> None:
+        super().__init__()
+        self.module, self.listener = module, listener
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        result = func(*args, **named)
+        if func is torch.conv1d:
+            weight = args[1] if len(args) > 1 else named["weight"]
+            if weight.data_ptr() == self.module.weight.data_ptr():
+                return self.listener(result)
+        return result
 
 
 def _first_argument(listener: Listener, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:

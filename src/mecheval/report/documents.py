@@ -12,7 +12,8 @@ from mecheval.report.page import tidy
 from mecheval.report.runs import SPLIT, is_mapped, layout_of, three
 from mecheval.store import RunFolder, Store
 from mecheval.tasks import ATR, Task
-from mecheval.types import LAST, ROLES
+from mecheval.tasks.base import places_of
+from mecheval.types import LAST, ROLES, in_order
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -75,7 +76,7 @@ def _documents(trained: Trained) -> dict[str, Any]:
     rows = torch.tensor(_readable(clean.lengths.tolist()))
     clean, corrupted = clean[rows], corrupted[rows]
     sites = [site for site in default_sites(trained.lm) if is_mapped(site)]
-    effects = interchange(trained.lm, clean, corrupted, sites, ROLES, per_document=True)
+    effects = interchange(trained.lm, clean, corrupted, sites, list(clean.roles), per_document=True)
     shown: list[dict[str, Any]] = []
     layout: dict[str, Any] = {}
     for row in range(len(clean)):
@@ -101,13 +102,27 @@ def _readable(lengths: Sequence[int]) -> list[int]:
 def _text(task: Task, clean: Batch, row: int, seed: int) -> dict[str, Any]:
     """The document: its symbols, its roles, and its tree where it has one."""
     tokens = clean.tokens[row, : int(clean.lengths[row])].tolist()
-    number = int(clean.index[row])
+    number, meaning, roles = int(clean.index[row]), task.meaning, roles_data(clean, row)
+    alike = {role: name if (name := meaning.like(role)) in ROLES else "next_key" for role in roles}
     return {
         "number": number, "symbols": [task.symbol(token) for token in tokens],
-        "roles": {role: int(at[row]) for role, at in clean.roles.items()},
-        "answer_at": [int(place) + 1 for place in clean.predict_at[row]],
+        "roles": {role: roles[role] for role in in_order(roles)}, "alike": alike,
+        "key": meaning.key, "query": meaning.query, "answer_at": answers_at(clean, row),
         "answer": task.symbol(int(clean.answers[row])), "tree": _tree(task, number, seed),
     }  # fmt: skip
+
+
+def answers_at(batch: Batch, row: int) -> list[int]:
+    """Positions right after predictions at which the document has the answer; not every task writes it down."""
+    asked = zip(batch.predict_at[row].tolist(), batch.targets[row].tolist(), strict=True)
+    text = batch.tokens[row, : int(batch.lengths[row])].tolist()
+    return [at + 1 for at, answer in asked if at + 1 < len(text) and text[at + 1] == answer]
+
+
+def roles_data(batch: Batch, row: int) -> dict[str, int | list[int]]:
+    """The position of each role in a document, or a list of several; roles that it lacks are left out."""
+    places = {role: places_of(at, row) for role, at in batch.roles.items()}
+    return {role: at[0] if len(at) == 1 else at for role, at in places.items() if at}
 
 
 def _tree(task: Task, number: int, seed: int) -> dict[str, Any] | None:

@@ -7,10 +7,11 @@ The laptop's tasks, steps, widths and rates were chosen by accuracy alone, befor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from mecheval.studies.study import Reading
 from mecheval.sweep import Point, grid
+from mecheval.types import FRAMED, MISSING, Meaning
 
 MIXERS = ("attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba")
 
@@ -22,8 +23,12 @@ BASE: Mapping[tuple[str, str], Mapping[str, Any]] = {
         "interchange_every": 50, "interchange_documents": 32,
     },
     ("atr", "laptop"): {"preset": "laptop", "max_length": 32, "batch_size": 64, "steps": 1200, "evaluate.every": 100},
+    ("", "paper"): {"preset": "paper"},
+    ("", "laptop"): {"preset": "laptop", "batch_size": 64, "steps": 2000},
 }  # fmt: skip
-"""Few keys and many values let every mixer but BaseConv learn at width 128 in 2,000 steps; four queries give four
+"""What a task's runs have in common at a scale; "" is any other task, here and in WIDTHS and RATES.
+
+Few keys and many values let every mixer but BaseConv learn at width 128 in 2,000 steps; four queries give four
 times the signal, and a model without recall an accuracy of 0.52, by excluding the answers already given. Interventions
 on the way, a sixth of the time, show the mechanism as it forms."""
 WIDTHS = {
@@ -31,12 +36,16 @@ WIDTHS = {
     ("atr", "paper"): (16, 32, 64, 128, 256),
     ("ar", "laptop"): (64, 128),
     ("atr", "laptop"): (64,),
+    ("", "paper"): (16, 32, 64, 128, 256),
+    ("", "laptop"): (128,),
 }
 RATES = {
     ("ar", "paper"): (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
     ("atr", "paper"): (3e-5, 1e-4, 3e-4, 1e-3, 3e-3),
     ("ar", "laptop"): (1e-3, 3e-3),
     ("atr", "laptop"): (1e-3, 3e-3),
+    ("", "paper"): (3e-5, 1e-4, 3e-4, 1e-3, 3e-3),
+    ("", "laptop"): (1e-3, 3e-3),
 }
 
 SLOW, FAST = RATES["ar", "laptop"]
@@ -50,23 +59,36 @@ three layers; with SLOW, Mamba of two layers does not learn, and BaseConv and Hy
 QUICK = {"values": 16, "interchange_every": 100}
 """What the quickstart has in place of the settings of study `ar` at scale laptop."""
 
-AT_BLOCK_1 = tuple(
-    Reading(f"restored_{role}", f"restored at {role}", "blocks.1.input", role) for role in ("key", "value", "query")
-)
-"""Where the clean input of block 1 restores the answer of a model of two layers."""
+T = TypeVar("T")
+
+
+def at_scale(table: Mapping[tuple[str, str], T], task: str, scale: str) -> T:
+    """What one of the tables above has for a task."""
+    return table.get((task, scale), table["", scale])
+
+
+def at_block_1(meaning: Meaning) -> tuple[Reading, ...]:
+    """Where the clean input of block 1 restores the answer of a model of two layers."""
+    roles = {"key": meaning.key, "value": meaning.value, "query": meaning.query}
+    return tuple(
+        Reading(f"restored_{kind}", f"restored at {role}", "blocks.1.input", role or MISSING)
+        for kind, role in roles.items()
+    )
+
+
+AT_BLOCK_1 = at_block_1(FRAMED)
 
 
 def runs(task: str, scale: str, options: Mapping[str, Any] = {}, /, **axes: Sequence[Any]) -> list[Point]:
     """A task's runs at a scale: the given axes, then widths and learning rates (unless they are among the axes)."""
-    place = task, scale
-    usual = {"d_model": WIDTHS[place], "lr": RATES[place]}
+    usual = {"d_model": at_scale(WIDTHS, task, scale), "lr": at_scale(RATES, task, scale)}
     rest = {name: values for name, values in usual.items() if name not in axes}
-    return grid({"task": task, **BASE[place], **options}, **axes, **rest)
+    return grid({"task": task, **at_scale(BASE, task, scale), **options}, **axes, **rest)
 
 
 def one_width(task: str, scale: str) -> dict[str, Sequence[int]]:
     """On a laptop a single width, for studies of something else."""
-    return {"d_model": WIDTHS[task, scale][-1:]} if scale == "laptop" else {}
+    return {"d_model": at_scale(WIDTHS, task, scale)[-1:]} if scale == "laptop" else {}
 
 
 def preferred(

@@ -13,6 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from mecheval.cli.show import plain_table
+from mecheval.report.documents import answers_at, roles_data
 from mecheval.tasks import ATR, Corpus, Task
 from mecheval.tasks.base import places_of
 from mecheval.tasks.pcfg import Grammar
@@ -55,19 +56,6 @@ def document(task: Task, batch: Batch, row: int) -> Text:
     asked = " ".join(task.symbol(int(batch.tokens[row, place])) for place in places[task.meaning.query])
     answer = task.symbol(int(batch.answers[row]))
     return text.append(f"\n   {where}; {asked} -> {answer}", "dim")
-
-
-def answers_at(batch: Batch, row: int) -> list[int]:
-    """Positions right after predictions at which the document has the answer; not every task writes it down."""
-    asked = zip(batch.predict_at[row].tolist(), batch.targets[row].tolist(), strict=True)
-    text = batch.tokens[row, : int(batch.lengths[row])].tolist()
-    return [at + 1 for at, answer in asked if at + 1 < len(text) and text[at + 1] == answer]
-
-
-def roles_data(batch: Batch, row: int) -> dict[str, int | list[int]]:
-    """The position of each role in a document, or a list of several; roles that it lacks are left out."""
-    places = {role: places_of(at, row) for role, at in batch.roles.items()}
-    return {role: at[0] if len(at) == 1 else at for role, at in places.items() if at}
 
 
 def _range(places: Sequence[int]) -> str:

@@ -1,17 +1,17 @@
 // One document at a time: its tokens and roles, what a run answers, and what each activation restores.
 
-const ROLE_ORDER = ["key", "value", "next_key", "divider", "query", "bos"];
+const placesOf = (shown, role) => [shown.roles[role] ?? []].flat();
 
 function rolesAt(shown, place) {
-  const roles = ROLE_ORDER.filter((role) => shown.roles[role] === place);
+  const roles = Object.keys(shown.roles).filter((role) => placesOf(shown, role).includes(place));
   return shown.answer_at[0] === place ? [...roles, "answer"] : roles;
 }
 
 function tokenRow(shown) {
   return el("ol", { class: "tokens", "aria-label": "tokens of the document" }, shown.symbols.map((symbol, place) => {
     const roles = rolesAt(shown, place);
-    const wrong = place === shown.roles.key;
-    return el("li", { class: roles.length ? `token role-${roles[0]}` : "token" },
+    const wrong = place === placesOf(shown, shown.key)[0];
+    return el("li", { class: roles.length ? `token role-${shown.alike[roles[0]] ?? "answer"}` : "token" },
       el("span", { class: "symbol" }, symbol),
       el("span", { class: "role" }, roles.map((role) => role.replaceAll("_", " ")).join(", ")),
       wrong && el("span", { class: "substitute" }, el("span", { class: "unseen" }, "corrupted to "), `→ ${shown.substitute}`));
@@ -47,7 +47,7 @@ function treePicture(shown) {
     const role = rolesAt(shown, place)[0];
     const owner = owners[place];
     return svg("g", { transform: `translate(${x(place)},${y(place)})` },
-      svg("rect", { class: role ? `node role-${role}` : "node", x: -wide / 2 + 2, y: -16, width: wide - 4, height: 32, rx: 5 }),
+      svg("rect", { class: role ? `node role-${shown.alike[role] ?? "answer"}` : "node", x: -wide / 2 + 2, y: -16, width: wide - 4, height: 32, rx: 5 }),
       owner && svg("text", { class: "owner", y: -4, "text-anchor": "middle" }, owner),
       svg("text", { y: owner ? 10 : 4, "text-anchor": "middle" }, shown.symbols[place]));
   });
@@ -63,10 +63,11 @@ function treePicture(shown) {
 }
 
 function documentView(run, shown) {
-  const symbol = (role) => shown.symbols[shown.roles[role]];
+  const text = (role) => placesOf(shown, role).map((place) => shown.symbols[place]).join(" ");
+  const spoken = (role) => role.replaceAll("_", " ");
   return [
     tokenRow(shown),
-    el("p", {}, `The query ${symbol("query")} asks for ${shown.answer}. In the corrupted document, ${shown.substitute} stands in place of the key ${symbol("key")}. `
+    el("p", {}, `The ${spoken(shown.query)} ${text(shown.query)} asks for ${shown.answer}. In the corrupted document, ${shown.substitute} stands in place of the ${spoken(shown.key)} ${text(shown.key)}. `
       + `The answer has likelihood ${two(shown.original)} in the original and ${two(shown.corrupted)} in the corrupted document.`),
     el("div", { class: "sides" }, answerList("Answers to the original", shown.answers[0]), answerList("Answers to the corrupted", shown.answers[1])),
     mapTable(run.layout, shown.values, "Restored likelihood of the answer for this document, after patching in one clean activation."),
