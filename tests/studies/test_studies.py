@@ -167,7 +167,7 @@ def test_the_study_of_mqar_is_zoologys_figure_2() -> None:
     cells = {(p.axes["pairs"], p.config.task.options["length"], p.config.data.batch_size) for p in points}
     assert cells == {(4, 64, 512), (8, 128, 512), (16, 256, 256), (64, 512, 128)}
     assert {p.config.model.d_model for p in points} == {64, 128, 256, 512}
-    assert sorted({p.config.optimiser.lr for p in points}) == pytest.approx(np.logspace(-4, -2, 4), rel=2e-3)
+    assert sorted({p.config.optimiser.lr for p in points}) == pytest.approx(np.logspace(-4, -2, 4).tolist(), rel=2e-3)
     for point in points:
         config = point.config
         assert config.task.options["vocab"] == 8192

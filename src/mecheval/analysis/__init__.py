@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
-    from mecheval.analysis.ladder import ladder
+    from mecheval.analysis.by_fact import ladder
     from mecheval.analysis.metrics import METRICS, Scores, score
     from mecheval.analysis.pretrained import load_pretrained
     from mecheval.analysis.runs import Measured, ablation, judged_on, load_run, measure, probe
@@ -18,7 +18,7 @@ __all__ = [
 
 _FILES = {
     "METRICS": "metrics", "Measured": "runs", "judged_on": "runs", "measure": "runs",
-    "ladder": "ladder", "load_run": "runs", "probe": "runs",
+    "ladder": "by_fact", "load_run": "runs", "probe": "runs",
     "ablation": "runs", "Scores": "metrics", "score": "metrics", "load_lm": "weights",
     "load_pretrained": "pretrained",
 }  # fmt: skip
