@@ -15,9 +15,10 @@ interval over what could have come out otherwise:
 
 A part *holds* if its 95 % interval lies inside the range that the claim states, and *fails* if it lies outside. A claim
 is reproduced if all its parts hold. It is contradicted if one part fails; because any of k parts could do so by
-accident, the interval for this has the level 1 - 0.05 / k. So either decision is wrong in at most 5 % of all cases. All
-else is inconclusive. Fewer than MANY seeds never contradict: mixers that are at the edge of what they can learn fail
-with some seeds and not with others, which no assumption about a spread covers. Training does not succeed by accident.
+accident, the interval for this has the level 1 - 0.05 / k. So, where seeds spread as assumed, either decision is wrong
+in at most 5 % of all cases. All else is inconclusive. Fewer than MANY seeds never contradict: mixers that are at the
+edge of what they can learn fail with some seeds and not with others, which no assumption about a spread covers.
+Training does not succeed by accident.
 
 `tests/paper/test_error_rates.py` draws runs from known truths and counts the wrong decisions.
 """

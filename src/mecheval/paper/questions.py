@@ -1,7 +1,7 @@
 """Questions that test a claim of the paper, as data, and every limit that they rest on.
 
-The limits were fixed before any run at the paper's scale was compared. `mecheval.paper.answers` puts the questions to a
-study's table, and `mecheval.paper.estimates` says how an answer is decided.
+docs/studies.md says when the limits were fixed, and what was known then. `mecheval.paper.answers` puts the questions to
+a study's table, and `mecheval.paper.estimates` says how an answer is decided.
 """
 
 from __future__ import annotations
