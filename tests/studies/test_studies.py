@@ -100,7 +100,7 @@ def test_axes_are_what_the_runs_have(scale: str) -> None:
             negative = config.mixer.options.get("allow_neg_eigval", False)
             where = {
                 "pairs": task.get("pairs"), "hops": task.get("hops"), "query": "".join(task.get("query", ())),
-                "group": f"{task.get('group')}{', beta to 2' if negative else ''}",
+                "group": f"{task.get('group')}{' (beta to 2)' if negative else ''}",
                 "task": config.task.name, "mixer": config.mixer.name, "lr": config.optimiser.lr, "seed": config.seed,
                 "d_model": config.model.d_model, "n_layers": config.model.n_layers, "positions": config.model.positions,
                 "d_conv": config.mixer.options.get("d_conv"), "kernel_size": config.mixer.options.get("kernel_size"),

@@ -9,7 +9,7 @@ from mecheval.studies.study import Study
 from mecheval.sweep import Point, grid
 
 GROUPS = {"laptop": ("parity",), "paper": ("parity", "S3", "S5")}
-NEGATIVE = ", beta to 2"
+NEGATIVE = " (beta to 2)"
 """Runs in which one step can turn a sign around."""
 RATES = (1e-3, 3e-3, 1e-2)
 BASE = {
