@@ -8,6 +8,7 @@ import mecheval as me
 from mecheval import registry
 from mecheval.errors import UnknownName, UserError
 from mecheval.registry import Registry
+from mecheval.tasks import TASKS
 
 
 @pytest.fixture
@@ -36,7 +37,8 @@ def test_a_broken_plugin_harms_only_itself(plugins: None) -> None:
 def test_an_unknown_name_lists_the_choices_and_the_nearest() -> None:
     with pytest.raises(UnknownName) as error:
         me.build_task("attr")
-    assert str(error.value) == "unknown task 'attr'. Did you mean 'atr'? Choices: ar, atr."
+    known = ", ".join(TASKS.names())
+    assert str(error.value) == f"unknown task 'attr'. Did you mean 'atr'? Choices: {known}."
 
 
 def test_a_name_cannot_be_taken_twice() -> None:

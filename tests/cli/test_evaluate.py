@@ -169,7 +169,7 @@ def test_a_file_that_changes_during_a_sweep_fails_its_runs_at_once(
         (["{mine}:Normed"], "Normed mixes the documents of a batch in training mode"),
         (["{mine}:Noisy"], "Noisy gives two outputs for the same input in evaluation mode"),
         (["{mine}:BadTap"], "BadTap does not work in a model under interventions"),
-        (["{mine}:Good", "--task", "arr"], "unknown task at scale laptop 'arr'"),
+        (["{mine}:Good", "--task", "arr"], "unknown task 'arr'. Did you mean 'ar'?"),
         (["{mine}:Good", "--scale", "huge"], "unknown scale 'huge'. Choices: laptop, paper."),
         (["{mine}:Good", "--lr", "fast"], "--lr takes positive numbers, comma-separated (got 'fast')"),
         (["{mine}:Good", "--seeds", "0"], "seeds: must be at least 1 (got 0)"),

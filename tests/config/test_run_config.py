@@ -136,7 +136,7 @@ def test_filters_reach_over_the_longest_document() -> None:
         ({"lr": -1.0}, "optimiser: lr: input should be greater than 0 (got -1.0)"),
         ({"pairs": "8"}, "ar: pairs: input should be a valid integer (got '8')"),
         ({"task.pears": 8}, "unknown option of ar 'pears'. Did you mean 'pairs'?"),
-        ({"task": "arr"}, "unknown task 'arr'. Did you mean 'ar'? Choices: ar, atr."),
+        ({"task": "arr"}, "unknown task 'arr'. Did you mean 'ar'? Choices: ar, atr,"),
         ({"mixer": "mamb"}, "unknown mixer 'mamb'. Did you mean 'mamba'?"),
         ({"preset": "lap"}, "unknown preset 'lap'. Did you mean 'laptop'? Choices: laptop, paper."),
         ({"data.documents": None, "epochs": 2}, "a stream of fresh documents has no epochs; give steps."),
@@ -172,9 +172,9 @@ def test_a_mistake_is_one_line_that_names_field_and_choices(options: dict[str, A
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mixer: attention\ndata: {steps: 1}", "a run config needs a task. Choices: ar, atr."),
+        ("mixer: attention\ndata: {steps: 1}", "a run config needs a task. Choices: ar, atr,"),
         ("task: ar\nmixer: attention", "data: give steps or epochs."),
-        ("task: {pairs: 8}\nmixer: attention\ndata: {steps: 1}", "task.name is missing. Choices: ar, atr."),
+        ("task: {pairs: 8}\nmixer: attention\ndata: {steps: 1}", "task.name is missing. Choices: ar, atr,"),
         ("task: ar\nmixer: attention\nmodel: 64", "model: must hold names and values (got 64)."),
         ("task: ar\ntask: atr", "line 2: 'task' is given twice"),
         ("task: [", "is not YAML"),

@@ -59,10 +59,12 @@ def fuse(monkeypatch: pytest.MonkeyPatch) -> type[Fuse]:
 @pytest.mark.parametrize("task", TASKS.names())
 def test_the_same_config_gives_the_same_bytes_however_many_train_at_once(task: str, tmp_path: Path) -> None:
     """On one machine, where all make the same calls on the same shapes."""
-    options = {"pairs": 3} if task == "ar" else {"max_length": 16}
+    small = {"ar": {"pairs": 3}, "atr": {"max_length": 16}}
+    options = small.get(task) or TASKS.get(task).presets["laptop"]
     base = {name: value for name, value in tiny().to_dict().items() if name not in ("task", "mixer")}
     configs = [
-        me.RunConfig.read({**base, "task": {"name": task, **options}, "mixer": m}) for m in ("mamba", "delta_net")
+        me.RunConfig.read({**base, "task": {"name": task, **options}, "mixer": m})
+        for m in ("mamba", "delta_net")[: 2 if task in small else 1]
     ]
     for config in configs:
         train(config, tmp_path / "one")  # first, so that the children need not compile its kernels, each for itself
@@ -71,7 +73,7 @@ def test_the_same_config_gives_the_same_bytes_however_many_train_at_once(task: s
         for config in configs
         for store in ("two", "other")
     ]
-    assert [outcome(child) for child in children] == [0] * 4
+    assert [outcome(child) for child in children] == [0] * 2 * len(configs)
     for config in configs:
         found = [published(Store(tmp_path / store).folder(config.id)) for store in ("one", "two", "other")]
         assert found[0] == found[1] == found[2]
