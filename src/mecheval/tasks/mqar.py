@@ -117,6 +117,11 @@ class MQAR(Task):
         """Length of every document in tokens."""
         return self.options.length
 
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of tokens, and of roles, positions and answers of all questions."""
+        return super().bytes_each + 4 * self.max_tokens + 4 * (len(self.roles) + 2) * self.options.pairs
+
     def symbol(self, token: int) -> str:
         """_, then k0, k1, ..., v0, v1, ... and, where key and value are one token, k0v0, k0v1, ..."""
         s, key, value = self.shape, token - 1, token - self.shape.first_value
