@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -140,9 +141,10 @@ def effects(
         cells.append(Cell(str(site), role, "value"))
         edited.append(broken + share * (clean - broken))
     table = pd.DataFrame({"site": [str(site)]})
+    guess = np.full(n, chance)
     table.attrs[EVIDENCE] = Evidence(
-        tuple(cells), {str(site): site}, clean, {"key": broken, "value": broken}, np.stack(edited), np.full(n, chance),
-        np.arange(n), n, lm_depths(2), None, np.stack([clean, clean if hits is None else hits, np.full(n, chance)]),
+        tuple(cells), {str(site): site}, clean, {"key": broken, "value": broken}, np.stack(edited), guess,
+        np.arange(n), n, lm_depths(2), None, np.stack([clean, clean if hits is None else hits, guess, broken]),
     )  # fmt: skip
     return table
 
@@ -171,6 +173,7 @@ def test_learnt_means_better_than_guessing() -> None:
     few = effects(INDUCTION, n=16, original=0.9, corrupted=0.8, noise=0.02)
     rare = few.attrs[EVIDENCE]
     rare.corrupted["key"][:] = np.where(np.arange(16) == 0, 0.0, rare.original)  # one document of sixteen
+    rare.apart[3] = rare.corrupted["key"]
     unsure = verdict(few)
     assert (unsure.label, unsure.finding.reason) == (
         "undetermined", "the key makes a difference of 0.06, but in too few documents to be sure",
@@ -179,6 +182,20 @@ def test_learnt_means_better_than_guessing() -> None:
     assert (weak.label, weak.finding.reason) == (
         "undetermined", "recall is too weak to be explained: the key makes a difference of 0.03",
     )  # fmt: skip
+
+
+def test_that_the_key_matters_is_asked_of_all_documents_in_which_roles_stand_apart() -> None:
+    """Of 16 documents, perhaps four have the query out of a convolution's reach; the others know if the key matters."""
+    table = effects(INDUCTION, n=16, original=0.99, corrupted=0.03, noise=0)
+    every = table.attrs[EVIDENCE]
+    few = replace(
+        every, original=every.original[:4], corrupted={name: x[:4] for name, x in every.corrupted.items()},
+        edited=every.edited[:, :4], chance=every.chance[:4], index=every.index[:4],
+    )  # fmt: skip
+    table.attrs[EVIDENCE] = few
+    assert verdict(table).label == "induction"
+    table.attrs[EVIDENCE] = replace(few, apart=few.apart[:, :4])
+    assert verdict(table).label != "induction"
 
 
 def test_a_model_that_is_right_but_unsure_has_learnt() -> None:

@@ -181,7 +181,7 @@ class Numbers:
         self.low, self.high = np.full((2, count + 3), np.nan)
         self.gap: tuple[float, ...] = (float("nan"),) * 3
         self.above = False
-        self.apart = np.full((3, 1), np.nan)
+        self.apart = np.full((4, 1), np.nan)
         if all(run.n for run in runs):
             if count:
                 parts = [run.parts() for run in runs]
@@ -190,10 +190,9 @@ class Numbers:
                 self.low[:count], self.high[:count] = share_interval(effect, lost)
             for i, each in ((-2, original), (-1, corrupted)):
                 self.low[i], self.high[i] = mean_interval(each)
-            clean, spoilt = (np.concatenate(each) for each in (original, corrupted))  # all documents: runs are too few
-            self.apart = np.concatenate([run.apart for run in runs], axis=1)
-            likelihood, hits, guess = self.apart
-            self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(clean, spoilt)))
+            self.apart = np.concatenate([run.apart for run in runs], axis=1)  # all documents: runs are too few
+            likelihood, hits, guess, spoilt = self.apart
+            self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(likelihood, spoilt)))
             above = np.stack([likelihood - guess, hits - guess])
             half = (1 + LEVEL) / 2  # two chances to be above by chance, so each is half as likely
             self.above = bool((difference_interval(above, np.zeros_like(above), level=half)[0] > 0).any())
@@ -210,7 +209,7 @@ class Numbers:
     def not_learnt(self, rule: Rule) -> Finding | None:
         """Why there is nothing to explain, if there is nothing."""
         if not self.above:  # neither by how likely nor by how often it is right: a soft model can be right and unsure
-            found, hits, guessed = self.apart.mean(1).round(2)
+            found, hits, guessed, _ = self.apart.mean(1).round(2)
             surely = "" if max(found, hits) <= guessed else "surely "
             reason = f"a likelihood of {found:.2f} is not {surely}above the {guessed:.2f} of guessing without recall"
             return Finding("not_learnt", reason=reason)

@@ -52,7 +52,7 @@ class Evidence:
     given: int  # documents, those included that do not count
     depths: Depths
     inner: str | None  # the first site inside the retrieving layer at which key and value have met
-    apart: Floats  # (3, m) likelihood, hit or miss, and chance of all documents whose key, value and query stand apart
+    apart: Floats  # (4, m) likelihood, hit or miss, chance, corrupted likelihood; where key, value, query stand apart
     meaning: Meaning = FRAMED
 
     def __deepcopy__(self, memo: object) -> Evidence:
@@ -116,16 +116,16 @@ def gather(
         return None
     apart, far = _stand_apart(clean)
     rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0]
-    given, whole = len(clean), clean[apart]
+    given, whole, spoilt = len(clean), clean[apart], corrupted[apart]
     clean, corrupted = clean[rows], corrupted[rows]
     chance = chance_of(clean)
     tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
     slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
-    found = [
-        np.concatenate([*(likelihood(model, whole[some], measure).numpy() for some in slices), np.empty(0)])
-        for measure in (answer_likelihood, right)
-    ]
-    every = np.stack([*found, chance_of(whole)])
+    found, hits, lost = (
+        np.concatenate([*(likelihood(model, batch[some], measure).numpy() for some in slices), np.empty(0)])
+        for batch, measure in ((whole, answer_likelihood), (whole, right), (spoilt, answer_likelihood))
+    )
+    every = np.stack([found, hits, chance_of(whole), lost])
     rule, inner = Rule(), None
     if meaning.value is not None and len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
