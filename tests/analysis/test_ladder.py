@@ -25,5 +25,8 @@ def test_a_ladder_is_the_score_by_a_fact(tmp_path: Path) -> None:
         for name in ("accuracy", "likelihood"):
             mean = (table[name] * table["n"]).sum() / 100
             assert mean == pytest.approx(folder.status()[f"test_{name}"], abs=1e-6)
+        assert (table["low"] <= table["accuracy"]).all()
+        assert (table["accuracy"] <= table["high"]).all()
+        assert (table["high"] - table["low"] > 0.02).all()  # no document more or less tells everything
     with pytest.raises(UserError, match=r"unknown fact of atr 'dept'.*depth"):
         ladder(folder, "dept")

@@ -118,6 +118,20 @@ def test_what_layers_read(command: Command, shared: tuple[Path, str], tmp_path: 
     assert "layer 1 reads most from" in drawn["description"]
 
 
+def test_a_ladder_of_difficulty(command: Command, shared: tuple[Path, str], tmp_path: Path) -> None:
+    path, run = shared
+    picture = tmp_path / "ladder.json"
+    where = ["--store", str(path), "--save", str(picture)]
+    code, out, _ = command("draw", "ladder", run[:6], run, "--by", "pairs", "--documents", "32", *where)
+    assert (code, out) == (0, f"wrote {picture}\n")
+    (rows,) = json.loads(picture.read_text())["datasets"].values()
+    assert [(row["n"], row["accuracy"], row["high"]) for row in rows] == [(32, 1.0, 1.0)]  # the run once, by any name
+    assert 0.8 < rows[0]["low"] < 1
+    code, _, err = command("draw", "ladder", run, "--by", "size", *where)
+    assert code == 2
+    assert "unknown fact of ar 'size'. Choices: depth, distance, eligible, pairs." in err
+
+
 def test_tokens_of_any_name_are_labels_not_expressions() -> None:
     symbols = ["'] + alert(1) + ['", "a\\", "\n"]
     chart = reads_figure(np.eye(3)[None], symbols, {"query": 2}, "title")

@@ -126,6 +126,36 @@ def inside(
 
 
 @draw.command()
+def ladder(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run ids or unique prefixes.")],
+    by: Annotated[str, typer.Option(help="A fact of the documents, such as depth, distance or pairs.")] = "distance",
+    documents: Annotated[int | None, typer.Option(min=1, max=100_000, help="Default: as many as were scored.")] = None,
+    state: State = "last",
+    split: Split = "test",
+    store: StorePath = Path(DEFAULT_STORE),
+    save: Save = Path("ladder.svg"),
+) -> None:
+    """Draw how well runs do on documents of each kind: accuracy by depth, distance or another fact of the task."""
+    with loading():
+        from mecheval import figures
+        from mecheval.analysis import ladder
+        from mecheval.analysis.runs import run_config_of
+        from mecheval.figures.ladder import ladder_figure
+        from mecheval.store import Store
+
+    figures.check_suffix(save)
+    folders = {folder.id: folder for folder in map(Store(store).find, runs)}.values()
+    found = [(folder, run_config_of(folder)) for folder in folders]
+    titles = [config.title for _, config in found]
+    steps = {}
+    for folder, config in found:
+        name = config.title if titles.count(config.title) == 1 else f"{config.title} · {folder.id}"
+        with aside.status(f"scoring {name}"):
+            steps[name] = ladder(folder, by, state, split, documents)
+    _write(ladder_figure(steps, by, f"Accuracy by {by.replace('_', ' ')} ({split})"), save)
+
+
+@draw.command()
 def mechanisms(
     task: Annotated[str, typer.Option(help="Runs of this task.")] = "ar",
     study: Annotated[str | None, typer.Option(help="Only runs of this study; default: all runs of the task.")] = None,
