@@ -254,6 +254,21 @@ def test_any_module_can_be_the_mixer() -> None:
     assert float(mixer.linear.weight.detach().std()) == pytest.approx(default_std, rel=0.15)
 
 
+def test_blocks_without_an_mlp() -> None:
+    """h <- h + mixer(norm1(h)) and nothing else; Canon convolutions of an MLP have no place."""
+    model = lm("attention", 1, mlp=False)
+    assert not any("mlp" in name or "norm2" in name for name, _ in model.named_parameters())
+    assert not any("mlp" in site for site in model.taps())
+    block, h = model.blocks[0], model.embedded(TOKENS)
+    assert_close([block(h)], [h + block.mixer(block.norm1(h))])
+    at = torch.tensor([[18], [0], [7]])
+    assert_close([model(TOKENS, at=at)], [model(TOKENS)[torch.arange(3)[:, None], at]])
+    with pytest.raises(UserError, match="C needs an MLP, which no layer of this model has"):
+        lm("attention", 1, mlp=False, canon="AC")
+    named = me.run_config("ar", "attention")
+    assert named.id == me.run_config("ar", "attention", mlp=True).id != me.run_config("ar", "attention", mlp=False).id
+
+
 def test_sizes_of_a_whole_model() -> None:
     model = LM(8195, 64, 2, "mamba")
     mixer = 256 * 64 + 128 * 5 + 36 * 128 + 5 * 128 + 128 * 16 + 128 + 128 * 64

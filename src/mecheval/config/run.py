@@ -130,7 +130,7 @@ class RunConfig:
         try:
             return LM(
                 task.vocab_size, model.d_model, model.n_layers, self.mixer.name, self.mixer.options, model.positions,
-                max_length=task.max_tokens, seed=self.seed, canon=model.canon,
+                max_length=task.max_tokens, seed=self.seed, canon=model.canon, mlp=model.mlp,
             )  # fmt: skip
         except RuntimeError as error:
             if "allocate memory" not in str(error):

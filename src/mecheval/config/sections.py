@@ -37,7 +37,8 @@ class Model(Section):
     n_layers: int = Field(2, ge=1, le=1000, description="blocks")
     positions: Positions | None = Field(None, description="position embeddings; null: what the mixer is used with")
     canon: str = Field("", description="letters of Canon convolutions: A mixer, B q k v, C MLP, D inside the MLP")
-    later = frozenset({"canon"})
+    mlp: bool = Field(True, description="an MLP in every block whose mixer is used with one")
+    later = frozenset({"canon", "mlp"})
 
     @field_validator("canon")
     @classmethod

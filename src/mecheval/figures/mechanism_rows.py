@@ -100,12 +100,13 @@ def task_names(names: Sequence[str | None], configs: Sequence[Config]) -> list[s
 def mixer_names(names: Sequence[str | None], configs: Sequence[Config], *, all_same: bool = False) -> list[str]:
     """Each mixer with the options in which a run differs from most runs of it on that task: mamba · d_conv 2.
 
-    Position embeddings and Canon convolutions count as options, because they change what a mixer can do. With
-    `all_same`, an option is left out only where all these runs have the same value.
+    Position embeddings, Canon convolutions and the lack of MLPs count as options, because they change what a mixer can
+    do. With `all_same`, an option is left out only where all these runs have the same value.
     """
     around = [options(each, "model") for each in configs]
     own = [
-        options(each, "mixer") | {"positions": model.get("positions"), "canon": model.get("canon") or "none"}
+        options(each, "mixer")
+        | {"positions": model.get("positions"), "canon": model.get("canon") or "none", "mlp": model.get("mlp", True)}
         for each, model in zip(configs, around, strict=True)
     ]
     return _named(names, [(options(config, "task").get("name"),) for config in configs], own, all_same)

@@ -33,23 +33,24 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """h <- h + mixer(norm1(h)); h <- h + mlp(norm2(h)).
 
-    A mixer whose `block` is "mamba" gets RMSNorm and no second half. Any module (B, L, D) -> (B, L, D) can be the
-    mixer; one that is not a `Mixer` computes all positions even when few are wanted.
+    A mixer whose `block` is "mamba" gets RMSNorm and no second half, and without `mlp` no block has one. Any module
+    (B, L, D) -> (B, L, D) can be the mixer; one that is not a `Mixer` computes all positions even when few are wanted.
 
     Canon convolutions (`add_canon`) stand before the sites `mixer.input` and `mlp.input`, which are what the mixer and
     the MLP get. Where few positions are wanted, the mixer with B, or the whole block with C or D, computes all.
     """
 
-    def __init__(self, d_model: int, mixer: nn.Module) -> None:
+    def __init__(self, d_model: int, mixer: nn.Module, mlp: bool = True) -> None:
         super().__init__()
         self.d_model = d_model
         self.is_mamba = getattr(mixer, "block", "transformer") == "mamba"
+        self.has_mlp = mlp and not self.is_mamba
         self.input = Tap("input", kind="stream")
         self.norm1: nn.Module = RMSNorm(d_model) if self.is_mamba else nn.LayerNorm(d_model)
         self.mixer_input = Tap("mixer.input", kind="mixer")
         self.mixer = mixer
         self.mixer_output = Tap("mixer.output", kind="mixer")
-        if not self.is_mamba:
+        if self.has_mlp:
             self.mlp_input, self.mlp_output = Tap("mlp.input", kind="mlp"), Tap("mlp.output", kind="mlp")
             self.norm2 = nn.LayerNorm(d_model)
             self.mlp = MLP(d_model)
@@ -80,7 +81,7 @@ class Block(nn.Module):
             mixed = self.mixer(x, at) if self._takes_at else take(self.mixer(x), at)
             h = take(h, at)
         h = h + self.mixer_output(mixed)
-        if not self.is_mamba:
+        if self.has_mlp:
             h = h + self.mlp_output(self.mlp(self.mlp_input(self.norm2(h))))
         return self.output(h)
 

@@ -73,7 +73,7 @@ def places(block: Block) -> dict[str, list[Place]]:
     if maps := _maps(block.mixer):
         sites = CANON_B[:1] if len(maps) == 1 else CANON_B[1:]
         found["B"] = [(site, linear, linear.out_features) for site, linear in zip(sites, maps, strict=True)]
-    if not block.is_mamba:
+    if block.has_mlp:
         found["C"] = [("canon_c", block.norm2, width)]
         found["D"] = [("canon_d", block.mlp.fc1, block.mlp.fc1.out_features)]
     return found

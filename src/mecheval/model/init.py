@@ -21,7 +21,7 @@ def init_transformer(blocks: list[Block], layers: int) -> None:
     """
     residual_std = STD / math.sqrt(2 * layers)
     for block in blocks:
-        parts = [block.mlp, block.mixer] if isinstance(block.mixer, Mixer) else [block.mlp]
+        parts = [*([block.mlp] if block.has_mlp else []), *([block.mixer] if isinstance(block.mixer, Mixer) else [])]
         for name, module in ((n, m) for part in parts for n, m in part.named_modules()):
             if isinstance(module, nn.Linear) and not isinstance(module, OwnLinear):
                 scaled = name.rsplit(".", 1)[-1] in ("out_proj", "fc2")

@@ -35,7 +35,7 @@ class LM(nn.Module):
     the layers that are named. `positions` defaults to what the mixer is used with: learned for attention, and for
     hybrids with it, none for the others; "rotary" is for mixers with an option `rotary`. `seed` fixes the initial
     weights; without it they come from torch's own generator. `canon` adds short convolutions, each place a letter:
-    "AC" (see `model/canon.py`); all other weights start as without them.
+    "AC" (see `model/canon.py`); all other weights start as without them. `mlp=False` leaves the MLPs out of the blocks.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class LM(nn.Module):
         max_length: int = 1024,
         seed: int | None = None,
         canon: str = "",
+        mlp: bool = True,
     ) -> None:
         super().__init__()
         for name, size in (("vocab_size", vocab_size), ("d_model", d_model), ("n_layers", n_layers)):
@@ -74,7 +75,7 @@ class LM(nn.Module):
             self.embed = nn.Embedding(vocab_size, d_model)
             self.embed_positions = nn.Embedding(max_length, d_model) if self.positions == "learned" else None
             mixers = [make_mixer(make, name, d_model, i, options[name]) for i, (name, make) in enumerate(layers)]
-            self.blocks = nn.ModuleList(Block(d_model, m) for m in mixers)
+            self.blocks = nn.ModuleList(Block(d_model, m, mlp) for m in mixers)
             self.norm = nn.LayerNorm(d_model)
             self._init()
             add_canon(self._blocks(), canon)
