@@ -21,7 +21,7 @@ from sweep.forked import NAME, forked  # noqa: F401 (a fixture)
 from sweep.jobs import Heard, Here, bytes_of
 from training.runs import in_child, outcome, tiny
 
-LONG = [Job(tiny(steps=150, every=50, seed=seed)) for seed in range(3)]
+LONG = [Job(tiny(steps=90, every=30, seed=seed)) for seed in range(3)]
 """Long enough to be stopped in the middle; one more than there are workers."""
 
 
