@@ -18,7 +18,6 @@ from mecheval.types import CARRIERS
 
 EXPECTED = {
     "attention": {"induction"},
-    "based": {"induction"},
     "delta_net": {"conv_association", "direct_retrieval"},
 }
 """Mixers that learn the task of study `ar` in 100 to 300 steps, with the verdicts of each way to recall."""

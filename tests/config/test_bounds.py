@@ -33,16 +33,17 @@ def is_number(info: FieldInfo) -> bool:
 NUMBERS = [
     (name, model, field) for name, model in options() for field, info in model.model_fields.items() if is_number(info)
 ]
+WRONG = (10**20, -(10**20), 1e300, math.nan, math.inf, -math.inf, True, "8", "٣", [[1]], {})
 
 
 @pytest.mark.parametrize(("owner", "model", "field"), NUMBERS, ids=lambda value: str(value))
-@pytest.mark.parametrize("value", [10**20, -(10**20), 1e300, math.nan, math.inf, -math.inf, True, "8", "٣", [[1]], {}])
-def test_no_number_is_boundless(owner: str, model: type[BaseModel], field: str, value: Any) -> None:
+def test_no_number_is_boundless(owner: str, model: type[BaseModel], field: str) -> None:
     needed = {"steps": 1} if "steps" in model.model_fields and field != "steps" else {}
-    with pytest.raises(UserError) as raised:
-        parse_options(model, owner, {**needed, field: value})
-    assert str(raised.value).startswith(f"{owner}: ")
-    assert "\n" not in str(raised.value)
+    for value in WRONG:
+        with pytest.raises(UserError) as raised:
+            parse_options(model, owner, {**needed, field: value})
+        assert str(raised.value).startswith(f"{owner}: "), value
+        assert "\n" not in str(raised.value), value
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,18 @@ from mecheval.errors import UserError
 from mecheval.mixers import MIXERS
 from mecheval.tasks import TASKS
 
-ALL = list(itertools.product(TASKS.names(), MIXERS.names(), PRESETS))
 
-
-@pytest.mark.parametrize(("task", "mixer", "preset"), ALL)
-def test_a_config_comes_back_from_yaml_as_it_was(task: str, mixer: str, preset: str, tmp_path: Path) -> None:
-    config = run_config(task, mixer, preset)
+@pytest.mark.parametrize("task", TASKS.names())
+def test_a_config_comes_back_from_yaml_as_it_was(task: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    path.write_text(config.to_yaml())
-    again = RunConfig.load(path)
-    assert again == config
-    assert again.id == config.id
-    config.build_lm()
+    for mixer, preset in itertools.product(MIXERS.names(), PRESETS):
+        config = run_config(task, mixer, preset)
+        path.write_text(config.to_yaml())
+        again = RunConfig.load(path)
+        assert again == config
+        assert again.id == config.id
+        if task == "ar" or mixer == "hyena":  # the one whose parameters are as long as a task's documents
+            config.build_lm()
 
 
 def test_the_defaults_are_the_papers() -> None:

@@ -46,6 +46,21 @@ def test_no_flipped_bit_is_read(folder: RunFolder, name: str) -> None:
     assert folder.status()["status"] == "done"
 
 
+def test_no_flipped_bit_of_an_environment_is_read_or_sealed_anew(folder: RunFolder) -> None:
+    with folder.exclusive():
+        folder.write_files(folder.environment_file("training from step 0"))
+    path = folder.path / "environment.json"
+    whole = path.read_bytes()
+    for bit in random.Random(0).sample(range(8 * len(whole)), 60):
+        flip(path, bit)
+        with pytest.raises(StoreError, match=r"environment\.json does not match its checksum"):
+            folder.environments()
+        with pytest.raises(StoreError, match="checksum"), folder.exclusive():
+            folder.replace({"verdicts": [VERDICT]}, ["state", "split"], "interventions")
+        path.write_bytes(whole)
+    assert list(folder.environments()) == ["training from step 0"]
+
+
 def test_every_bit_of_a_status_counts(folder: RunFolder) -> None:
     content = (folder.path / "status.json").read_bytes()
     for position in range(len(content)):

@@ -101,7 +101,7 @@ def test_time_left_falls_with_every_step_and_learns_from_runs_that_ended(tmp_pat
     tally.event(Event(jobs[0].run, "step", 30), 50.0)
     before = tally.left(50.0)
     tally.event(Event(jobs[0].run, "end", 60, 1.0, "done"), 100.0)
-    assert tally.left(100.0) == 3 * 100 / 2, "three more such runs on two workers"
+    assert tally.left(100.0) == pytest.approx(3 * 100 / 2), "three more such runs on two workers"
     assert before != tally.left(100.0)
 
 
@@ -115,9 +115,23 @@ def test_a_run_that_was_continued_says_nothing_about_whole_runs(tmp_path: Path) 
 
 def test_an_estimate_takes_runs_of_the_same_shape_from_the_store() -> None:
     one, _, other, _ = small_jobs(4)  # two of attention that differ in the seed
-    row = {"status": "done", "seconds": 12.5, "config": one.config.to_dict()}
+    row = {"status": "done", "seconds": 12.5, "step": 50, "config": one.config.to_dict()}
     assert Estimate([row]).seconds(other.config) == 12.5
     assert Estimate([{**row, "status": "interrupted"}]).seconds(other.config) != 12.5
+
+
+def test_runs_of_a_busy_machine_do_not_count_once_there_are_quicker_ones(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    slow, quick, waits = (Job(tiny(seed=seed, steps=200)) for seed in range(3))
+    other = Job(tiny(d_model=64, steps=200))
+    for job, seconds in ((slow, 2400.0), (quick, 200.0), (other, 1000.0)):
+        store.folder(job.run).path.mkdir(parents=True)
+        store.folder(job.run).set_status(status="done", step=100, seconds=seconds, config=job.config.to_dict())
+    estimate = Estimate(store.rows())
+    assert estimate.seconds(waits.config) == pytest.approx(200.0), "by the quickest of its kind"
+    estimate.learn(waits.config, 15.0, 5)
+    assert estimate.seconds(waits.config) == pytest.approx(300.0), "by the pace of this sweep"
+    assert estimate.seconds(other.config) == pytest.approx(1500.0), "which is half as much again"
 
 
 def test_larger_runs_are_expected_to_take_longer() -> None:
@@ -136,7 +150,9 @@ def test_the_pace_of_a_run_counts_for_others_of_its_kind_until_a_whole_one_is_kn
     assert Estimate([begun]).seconds(longer) == pytest.approx(600 * 6.0 / 30)
     assert Estimate([begun]).seconds(tiny(d_model=64, steps=600)) == Estimate().seconds(tiny(d_model=64, steps=600))
     early = {"status": "done", "seconds": 7.0, "step": 40, "config": tiny(steps=600, stop_at=0.99).to_dict()}
-    assert Estimate([begun, early]).seconds(tiny(steps=600, stop_at=0.99, seed=5)) == 7.0, "it stopped early"
+    assert Estimate([begun, early]).seconds(tiny(steps=600, stop_at=0.99, seed=5)) == pytest.approx(7.0), (
+        "it stopped early"
+    )
 
 
 def test_the_pace_of_runs_under_way_counts_for_those_that_wait(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from sweep.forked import NAME, forked  # noqa: F401 (a fixture)
 from sweep.jobs import Heard, Here, bytes_of
 from training.runs import in_child, outcome, tiny
 
-LONG = [Job(tiny(steps=150, every=50, seed=seed)) for seed in range(3)]
+LONG = [Job(tiny(steps=90, every=30, seed=seed)) for seed in range(3)]
 """Long enough to be stopped in the middle; one more than there are workers."""
 
 
@@ -190,6 +190,8 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
     (mixers / "helper.py").write_text("def half(x):\n    return x / 2\n")
     monkeypatch.setenv("MECHEVAL_MIXERS", f"{mixers / 'mine.py'}:Mine")
     monkeypatch.setattr(MIXERS, "_classes", dict(MIXERS._classes))  # forgotten after this test
+    usual = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f":{usual}::")  # an empty entry stands for the working folder
     monkeypatch.chdir(hostile)
     job = Job(tiny(mixer=Source.read(os.environ["MECHEVAL_MIXERS"]).name, steps=5))
     nice: set[int] = set()
@@ -202,13 +204,14 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
     assert swept.failures == ()
     assert list(hostile.glob("*.executed")) == []
     assert nice == {max(7, os.getpriority(os.PRIO_PROCESS, 0))}
+    monkeypatch.setenv("PYTHONPATH", usual)
     words = [str(Path(sys.executable).with_name("mecheval")), "list", "tasks"]
     subprocess.run(words, check=True, capture_output=True)
     assert list(hostile.glob("*.executed")) == []
 
 
 def test_a_run_that_is_held_comes_last_and_is_waited_for(tmp_path: Path) -> None:
-    jobs, heard, store = LONG[:2], Heard(), Store(tmp_path)
+    jobs, heard, store = [Job(tiny(steps=2, seed=seed)) for seed in range(2)], Heard(), Store(tmp_path)
     with ExitStack() as stack:
         stack.enter_context(store.folder(jobs[0].run).exclusive())
 
@@ -219,7 +222,7 @@ def test_a_run_that_is_held_comes_last_and_is_waited_for(tmp_path: Path) -> None
                     assert [each.run for each in heard.of("end")] == [jobs[1].run]
                     stack.close()
 
-        assert sweep(jobs, store, LocalEngine(workers=2), Releases()).failures == ()
+        assert sweep(jobs, store, LocalEngine(workers=1), Releases()).failures == ()
     (said,) = heard.of("say")
     assert f"is being trained by process {os.getpid()} on host" in said.message
     assert [each.run for each in heard.of("end")] == [jobs[1].run, jobs[0].run]
@@ -231,7 +234,7 @@ def test_what_a_mixer_prints_is_no_event_and_runs_of_two_threads_have_half_the_w
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    jobs, seen = [Job(tiny(threads=2, seed=seed)) for seed in range(2)], set[int]()
+    jobs, seen = [Job(tiny(threads=2, steps=2, seed=seed)) for seed in range(2)], set[int]()
 
     class Counter(Heard):
         def event(self, event: Event) -> None:
@@ -246,19 +249,6 @@ def test_engines_listen_to_signals_only_while_they_work() -> None:
     before = signal.getsignal(signal.SIGINT)
     LocalEngine(workers=1).run([], "nowhere", lambda event: None)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_an_empty_entry_of_pythonpath_does_not_stand_for_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "queue.py").write_text("open(__file__ + '.executed', 'w').close()")
-    monkeypatch.chdir(tmp_path / "here")
-    usual = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", f":{usual}::")
-    swept = sweep([Job(tiny(steps=2))], Store(tmp_path / "store"), LocalEngine(workers=1), Heard())
-    assert swept.failures == ()
-    assert [path.name for path in (tmp_path / "here").iterdir()] == ["queue.py"]
 
 
 def test_a_low_priority_is_also_that_of_the_session_where_linux_schedules_sessions() -> None:

@@ -139,7 +139,10 @@ def test_how_far_a_sweep_is(tmp_path: Path) -> None:
         some = standing(jobs, store, 1)
     assert (some.done, some.failed, some.left) == (1, 1, 1)
     assert [(run.run, run.step, run.steps) for run in some.running] == [(jobs[2].run, 15, 60)]
-    assert some.seconds == pytest.approx(2 * 15.0 + Estimate(store.rows()).seconds(jobs[3].config))
+    estimate = Estimate(store.rows())
+    assert some.seconds == pytest.approx(
+        15.0 + 0.75 * estimate.seconds(jobs[1].config) + estimate.seconds(jobs[3].config)
+    )
     assert standing(jobs, store, 1).left == 2, "whoever trained it has died"
     assert standing(jobs, store, 2).seconds < some.seconds
     done = standing(jobs[:1], store, 1)

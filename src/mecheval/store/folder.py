@@ -261,7 +261,11 @@ class RunFolder:
         return {ENVIRONMENT: json.dumps(parts | {part: environment()}, indent=1).encode() + b"\n"}
 
     def environments(self) -> dict[str, Any]:
-        """The environment of every part of the run, by what the part computed."""
+        """The environment of every part of the run, by what the part computed; a whole run's matches its checksum."""
+        record = self._read_record()
+        there = ENVIRONMENT in record.files or os.path.lexists(self.path / ENVIRONMENT)
+        if there and record.row["status"] in WHOLE:
+            self._checked(record, ENVIRONMENT)
         try:
             found = json.loads(read_file(self.path / ENVIRONMENT, self.path.parent, STATUS_BYTES))
         except (OSError, ValueError, RecursionError):

@@ -56,13 +56,13 @@ class Tally:
             run = self.running.setdefault(event.run, Running(job, now, event.step))
             run.step, run.accuracy = event.step, event.accuracy
             if run.step - run.first > MEASURED_STEPS:
-                self.estimate.learn_pace(job.config.to_dict(), now - run.since, run.step - run.first)
+                self.estimate.learn(job.config, now - run.since, run.step - run.first)
         if event.kind == "end":
             self.waiting.pop(event.run, None)
             run = self.running.pop(event.run, Running(job, now))
             self.ended[event.status] = self.ended.get(event.status, 0) + 1
-            if event.status == "done" and not run.first:
-                self.estimate.learn(job.config, now - run.since)
+            if event.status == "done" and not run.first and event.step:
+                self.estimate.learn(job.config, now - run.since, event.step, done=True)
 
     def finished(self) -> int:
         """Runs that need no more work, those of earlier sweeps included."""

@@ -143,36 +143,41 @@ def statuses(store: Store) -> dict[str, str]:
 class Estimate:
     """Seconds that runs take on one core, from what was measured.
 
-    Runs of the same shape that are done count first, then the pace of runs of the same kind, done or under way. Only
+    A run takes as many steps as runs of the same shape that are done, at the pace of runs of the same kind: the pace in
+    this sweep, else the fastest in the store, because a busy machine makes runs slow and nothing makes them fast. Only
     where there is neither is the time guessed from parameters and tokens, which is good enough to begin with the
     longest run.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._whole: dict[str, list[float]] = defaultdict(list)
-        self._seconds, self._steps = defaultdict[str, float](float), Counter[str]()  # measured, by the kind of run
+        self._steps: dict[str, list[int]] = defaultdict(list)  # of done runs, by shape
+        self._before, self._now = dict[str, float](), dict[str, float]()  # seconds per step, by kind
         for row in rows:
-            if row["seconds"] and row["config"]:
+            seconds, steps = row["seconds"] or 0.0, row["step"] or 0
+            if seconds > 0 and steps > 0 and row["config"]:  # the row may be another program's
                 if row["status"] in WHOLE:
-                    self._whole[_shape(row["config"])].append(row["seconds"])
-                self.learn_pace(row["config"], row["seconds"], max(0, row.get("step") or 0))
+                    self._steps[_shape(row["config"])].append(steps)
+                kind, pace = _kind(row["config"]), seconds / steps
+                self._before[kind] = min(pace, self._before.get(kind, pace))
 
-    def learn(self, config: RunConfig, seconds: float) -> None:
-        """Note that a run of this config took so long."""
-        self._whole[_shape(config.to_dict())].append(seconds)
-
-    def learn_pace(self, config: Mapping[str, Any], seconds: float, steps: int) -> None:
-        """Note how long a run of this config, as plain data, took for some steps."""
-        self._seconds[_kind(config)] += seconds
-        self._steps[_kind(config)] += steps
+    def learn(self, config: RunConfig, seconds: float, steps: int, done: bool = False) -> None:
+        """Note how long a run of this sweep took for some steps, and whether they were all that it needs."""
+        plain = config.to_dict()
+        self._now[_kind(plain)] = seconds / steps
+        if done:
+            self._steps[_shape(plain)].append(steps)
 
     def seconds(self, config: RunConfig) -> float:
         """How long the whole run is expected to take."""
         plain = config.to_dict()
-        if known := self._whole.get(_shape(plain)):
-            return statistics.fmean(known)
-        steps = self._steps[_kind(plain)]
-        return config.data.steps * self._seconds[_kind(plain)] / steps if steps else _guess(config)
+        kind, known = _kind(plain), self._steps.get(_shape(plain))
+        pace = self._now.get(kind) or self._before.get(kind, 0.0) * self._slowdown()
+        return pace * (statistics.fmean(known) if known else config.data.steps) if pace else _guess(config)
+
+    def _slowdown(self) -> float:
+        """How many times as long as before a step takes in this sweep, where both are known."""
+        both = self._now.keys() & self._before
+        return statistics.median(self._now[kind] / self._before[kind] for kind in both) if both else 1.0
 
 
 def _shape(config: Mapping[str, Any]) -> str:
@@ -255,10 +260,10 @@ def time_left(rest: Sequence[float], workers: int) -> float:
 
 
 def _seconds(job: Job, row: dict[str, Any], estimate: Estimate) -> float:
-    """What is left of a run: at its own pace once it has one, else by runs like it."""
+    """What is left of a run: at its own pace while it is trained, else by runs like it."""
     step, steps = row.get("step") or 0, job.config.data.steps
     if row["status"] == "done":  # only interventions are missing
         return 0.0
-    if step and row.get("seconds"):
+    if row["status"] == "running" and step and row["seconds"]:
         return float(row["seconds"]) / step * (steps - step)
     return estimate.seconds(job.config) * (1 - step / steps)
