@@ -17,7 +17,7 @@ from mecheval.sites import Site, sites_in
 from mecheval.store import Store
 from mecheval.store.schema import AS_IN_THE_PAPER
 from mecheval.studies import best_rows, restoring
-from mecheval.studies.axes import ordered, plain
+from mecheval.studies.axes import is_custom, ordered, plain
 from mecheval.types import LAST, in_order
 
 if TYPE_CHECKING:  # slow to import
@@ -28,7 +28,7 @@ SHOWN = (
     "test_accuracy", "test_likelihood", "dev_accuracy", "dev_likelihood", "seconds", "message",
     "task_name", "mixer_name",
 )  # fmt: skip
-VERDICT = ("label", "layer", "agreement", "summary", "evidence")
+VERDICT = ("label", "layer", "agreement", "chance", "summary", "evidence")
 PARTS = (*BEFORE, *AFTER)
 """Parts of a block that maps show, beside the outputs of short convolutions."""
 MAPPED = (
@@ -73,6 +73,11 @@ def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
     return best.sort_values(order, kind="stable")
 
 
+def speaking(frame: pd.DataFrame) -> pd.DataFrame:
+    """The best run of each task and mixer that has a verdict: the runs of which the top of the page speaks."""
+    return best_rows(frame[frame["label"].notna() & frame["mixer"].notna()], ["task", "mixer"])
+
+
 def overview(frame: pd.DataFrame) -> dict[str, Any]:
     """How many runs, tasks, mixers, seeds and hours there are, and when a run last changed, as far as that is known."""
     latest = frame["updated"].max()
@@ -93,6 +98,7 @@ def runs_data(frame: pd.DataFrame, store: Store) -> dict[str, Any]:
     restored = {run: [role, tidy(share)] for run, role, share in zip(top.index, top["role"], top["share"], strict=True)}
     return {
         **columns(frame, (*SHOWN, *VERDICT)), "config": packed(list(frame["config"])), "layouts": layouts,
+        "own": [int(is_custom(mixer)) for mixer in frame["mixer"]],
         "map": [maps.get(run) for run in frame["run"]], "restored": [restored.get(run) for run in frame["run"]],
     }  # fmt: skip
 
