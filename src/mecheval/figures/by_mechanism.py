@@ -23,10 +23,14 @@ CELL, HEIGHT, BLOCK = (60.0, 22.0), 26.0, 18.0
 
 
 def ways_figure(rows: pd.DataFrame, title: str) -> Chart:
-    """One drawing for each mechanism, with the mixers that have it; `rows` are those of `mechanism_rows`."""
-    rows = rows.assign(mixer=[str(name) for name in rows["mixer"]])
-    together = rows.groupby(WAY, dropna=False)["mixer"].transform(lambda names: "\n".join(ordered("mixer", names)))
-    return mechanisms_figure(rows.assign(mixer=together), title)
+    """One drawing for each mechanism, with the mixers that have it; `rows` are those of `mechanism_rows`.
+
+    Mixers whose short convolutions join key and value at different positions have drawings of their own.
+    """
+    later = (rows["verdict"] == "conv_association") & (rows["conv_next_key"] > rows["conv_value"])
+    groups = rows.assign(mixer=rows["mixer"].astype(str), later=later).groupby([*WAY, "later"], dropna=False)
+    together = groups["mixer"].transform(lambda names: "\n".join(ordered("mixer", names)))
+    return mechanisms_figure(rows.assign(mixer=together), title, narrow=True)
 
 
 def shares_figure(rows: pd.DataFrame, title: str) -> Chart:

@@ -110,10 +110,10 @@ class Group:
         lines += [f"{len(others) - FEW} other findings"] if len(others) > FEW else []
         return [line for line in lines if line]
 
-    @property
-    def height(self) -> float:
-        """Pixels that the drawing of these runs takes, with the space below it."""
-        return max(BAND * self.n_layers, LINE * max(len(self.said), len(self.names + self.about))) + SPACE
+    def height(self, narrow: bool) -> float:
+        """Pixels that the drawing of these runs takes, with the space below it; `narrow`: words stand below it."""
+        drawn, words = max(BAND * self.n_layers, LINE * len(self.names + self.about)), LINE * len(self.said)
+        return (drawn + words if narrow else max(drawn, words)) + SPACE
 
     def way(self) -> tuple[list[Arrow], dict[Place, float]]:
         """The way of the finding that is drawn; none where it is about layers that the model does not have."""
@@ -143,17 +143,19 @@ def order(finding: Finding) -> tuple[int, str]:
     return (VERDICTS.index(finding.label) if finding.label in VERDICTS else len(VERDICTS), short(finding))
 
 
-def mechanisms_figure(frame: pd.DataFrame, title: str = TITLE) -> Chart:
+def mechanisms_figure(frame: pd.DataFrame, title: str = TITLE, *, narrow: bool = False) -> Chart:
     """A drawing for each mixer and number of layers; `frame` has a row for each run and the columns `COLUMNS`.
 
-    Drawn is the commonest finding among the runs that have learnt the task; the others are listed in words.
+    Drawn is the commonest finding among the runs that have learnt the task; the others are listed in words, to the
+    right of the drawing, or below it if the figure should be `narrow`.
     """
     every = grouped(frame)
-    fitting = zip(every, accumulate(group.height for group in every), strict=True)
+    fitting = zip(every, accumulate(group.height(narrow) for group in every), strict=True)
     groups = [group for group, bottom in fitting if bottom <= TALLEST] or every[:1]
     drawing = max(breadth(text, 12) for group in groups for text in group.names + group.about) + 64
-    right = drawing + STEP * len(CARRIERS) + 36
-    canvas = Canvas(right + max(breadth(line) for group in groups for line in group.said), 0)
+    edge, wordy = drawing + STEP * len(CARRIERS) + 36, max(breadth(line) for group in groups for line in group.said)
+    right = 0.0 if narrow else edge
+    canvas = Canvas(max(edge, right + wordy), 0)
     place = {role: drawing + STEP * (i + 0.5) for i, role in enumerate(CARRIERS)}
     for role, x in place.items():
         canvas.text(x, 8, role, align="center", colour=QUIET, what="position")
@@ -165,9 +167,10 @@ def mechanisms_figure(frame: pd.DataFrame, title: str = TITLE) -> Chart:
                         colour=QUIET if about else INK, what="about" if about else "mixer")  # fmt: skip
         for i, text in enumerate(group.said):
             colour = QUIET if i > 1 else INK
-            canvas.text(right, top + (i + 0.5) * LINE, text, bold=i == 0, colour=colour, what="verdict")
+            first = top + group.height(narrow) - SPACE - LINE * len(group.said) + 4 if narrow else top
+            canvas.text(right, first + (i + 0.5) * LINE, text, bold=i == 0, colour=colour, what="verdict")
         colours |= _draw_mechanism(canvas, group, place, top + BAND * group.n_layers)
-        top += group.height
+        top += group.height(narrow)
     canvas.height = _draw_legend(canvas, [name for name, colour in LEGEND.items() if colour in colours], drawing, top)
     notes = list(NOTES if colours else NOTES[:1])
     if len(groups) < len(every):
