@@ -62,7 +62,9 @@ def shares_figure(rows: pd.DataFrame, title: str) -> Chart:
             said.append(f"{mixer} ({words(verdict)}): {label(shares[top])} at {top}")
         y += HEIGHT + BLOCK
     canvas.height = y - BLOCK
-    notes = ["Share of the lost likelihood that one clean activation brings back: 0 nothing, 1 all (best run per mixer)."]
+    notes = [
+        "Share of the lost likelihood that one clean activation brings back: 0 nothing, 1 all (best run per mixer)."
+    ]
     return canvas.chart(title, notes, f"{title}. Most is restored: {'; '.join(said)}.")
 
 

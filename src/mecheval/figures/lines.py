@@ -44,7 +44,7 @@ MOST_LABELS = 10
 """Most colours whose names stand at the ends of their curves; more have a legend."""
 APART = 15.0
 """Pixels between two names."""
-LABEL: dict[str, Any] = {"angle": -45, "align": "left", "baseline": "middle", "dx": 4, "dy": -4, "fontSize": 11}
+LABEL: dict[str, Any] = {"angle": 315, "align": "left", "baseline": "middle", "dx": 4, "dy": -4, "fontSize": 11}
 CROSS: dict[str, Any] = {"shape": "M-1,-1L1,1M-1,1L1,-1", "size": 40, "strokeWidth": 1.5, "opacity": 1}
 
 MARKS = {
@@ -152,7 +152,11 @@ def _labels(part: Sequence[Curve], ends: tuple[int, int], sides: tuple[int, int]
     whole = math.log(last / first) or 1.0
     best: dict[str, Curve] = {}
     for curve in part:
-        if curve["strong"] and curve["points"] and (curve["score"] or 0) >= (best.get(curve["hue"], {}).get("score") or 0):
+        if (
+            curve["strong"]
+            and curve["points"]
+            and (curve["score"] or 0) >= (best.get(curve["hue"], {}).get("score") or 0)
+        ):
             best[curve["hue"]] = curve
     placed: list[dict[str, Any]] = []
     for curve in sorted(best.values(), key=lambda curve: curve["points"][-1][0]):

@@ -290,5 +290,7 @@ def _draw_legend(canvas: Canvas, names: Sequence[str], x: float, y: float) -> fl
 
 def describe(groups: Iterable[Group], title: str) -> str:
     """The figure in words, for readers who cannot see it."""
-    said = [f"{', '.join(group.mixer.splitlines())} ({group.n_layers} layers): {'; '.join(group.said)}." for group in groups]
+    said = [
+        f"{', '.join(group.mixer.splitlines())} ({group.n_layers} layers): {'; '.join(group.said)}." for group in groups
+    ]
     return " ".join([f"{title}. By mixer:", *said])

@@ -58,7 +58,7 @@ def run_frame(store: Store) -> pd.DataFrame:
 def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Of the runs of each setting (task, mixer, model, seed), the one with the highest dev accuracy, then likelihood.
 
-    They are ordered by task, then the usual before the varied, mixer, depth and width. A setting whose runs all failed
+    They are ordered by task, custom mixers first, then the usual before the varied, mixer, depth and width. A setting whose runs all failed
     or diverged is there, too, with its first.
     """
     settings = [setting_of(run, config) for run, config in zip(frame["run"], frame["config"], strict=True)]
@@ -68,8 +68,9 @@ def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
         places = {value: place for place, value in enumerate(ordered(axis, values))}
         best = best.assign(**{f"{axis}_place": values.map(places)})
     varied = (best["mixer_name"] != names["mixer"]).astype(int) + ~best["n_layers"].isin(best["n_layers"].mode()[:1])
-    best = best.assign(other_task=best["task_name"] != names["task"], varied=varied)
-    order = ["task_place", "other_task", "varied", "mixer_place", "n_layers", "d_model", "seed"]
+    built_in = ~best["mixer"].map(is_custom)
+    best = best.assign(other_task=best["task_name"] != names["task"], varied=varied, built_in=built_in)
+    order = ["task_place", "built_in", "other_task", "varied", "mixer_place", "n_layers", "d_model", "seed"]
     return best.sort_values(order, kind="stable")
 
 

@@ -38,14 +38,19 @@ def finding(verdicts: Mapping[str, str]) -> str:
         how = "did not learn to recall" if failed else f"recalls {_way(verdicts[mixers[0]])}"
         return _sentence(f"{named(mixers)} {how}")
     if not learnt:
-        return f"None of the {number(len(mixers))} mixers learnt to recall."
+        return f"{'Neither' if len(mixers) == 2 else 'None'} of the {number(len(mixers))} mixers learnt to recall."
     groups = {way: [mixer for mixer in learnt if verdicts[mixer] == way] for way in (*WAYS, *sorted(verdicts.values()))}
     ways = [f"{number(len(own))} {_way(way)}" for way, own in groups.items() if own]
     one = len(learnt) == 1
-    who = f"all {number(len(mixers))} mixers" if not failed else f"{number(len(learnt))} of {number(len(mixers))} mixers"
+    every = "both" if len(mixers) == 2 else f"all {number(len(mixers))}"
+    who = f"{every} mixers" if not failed else f"{number(len(learnt))} of {number(len(mixers))} mixers"
     said = f"{who} {'recalls' if one else 'recall'}"
     if len(ways) == 1:
-        said += f" {_way(verdicts[learnt[0]])}" if one else f", all {_way(verdicts[learnt[0]])}"
+        said += (
+            f" {_way(verdicts[learnt[0]])}"
+            if one
+            else f", {'both' if len(learnt) == 2 else 'all'} {_way(verdicts[learnt[0]])}"
+        )
     else:
         said += f": {', '.join(ways)}"
     if failed:

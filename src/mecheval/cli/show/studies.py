@@ -80,12 +80,12 @@ def result_table(table: StudyTable) -> Table:
     readings = [reading for reading in table.readings if reading.split == "test"]
     heads = {"test_accuracy": ACCURACY, **GAP, **reading_heads({each.name: each.title for each in readings})}
     names = [SHORT.get(name, name) for name in axes]
-    shown = plain_table((*names, "verdict", *heads.values()), (*WORDS, "verdict"), names[:1], gap=1)
+    shown = plain_table((*names, *heads.values(), "verdict"), (*WORDS, "verdict"), ("verdict",), gap=1)
     for values, rows in frame.groupby(axes, sort=False, dropna=False):
         cells = [
             say(name, value) if name != "n_layers" else str(value) for name, value in zip(axes, values, strict=True)
         ]
-        shown.add_row(*map(Text, (*cells, _verdicts(rows), *(score(rows[name].mean()) for name in heads))))
+        shown.add_row(*map(Text, (*cells, *(score(rows[name].mean()) for name in heads), _verdicts(rows))))
     return shown
 
 
