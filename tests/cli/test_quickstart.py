@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,12 @@ def test_a_table_of_seven_and_a_report_and_nothing_is_trained_twice(
     words = ["quickstart", "--store", str(tmp_path / "store"), "--report", str(page)]
     code, out, err = command(*words)
     assert code == 0, err
-    assert [line.split()[0] for line in out.splitlines()[2:9]] == list(scales.MIXERS)
-    assert err.count("done ") == 7 == len(Store(tmp_path / "store").ids())
+    assert out.splitlines()[1] == "None of the seven mixers learnt to recall."
+    assert [line.split()[:2] for line in out.splitlines()[5:12]] == [[mixer, "not_learnt"] for mixer in scales.MIXERS]
+    assert err.startswith("Trains seven mixers on associative recall")
+    told = re.findall(r"^\w+ +not_learnt, \d+ s  \(", err, re.MULTILINE)
+    assert len(told) == 7 == len(Store(tmp_path / "store").ids())
+    assert err.count("next: mecheval") == 1
     assert page.read_text().startswith("<!doctype html>")
     assert f"report: file://{page}" in err
     files = [path for path in (tmp_path / "store" / "runs").rglob("*") if path.is_file()]
@@ -41,7 +46,7 @@ def test_a_table_of_seven_and_a_report_and_nothing_is_trained_twice(
     page.unlink()
     code, again, err = command(*words)
     assert (code, again) == (0, out)
-    assert "done " not in err
+    assert "not_learnt" not in err
     assert page.exists()
     assert stamps == {path: path.stat().st_mtime_ns for path in files}
     code, out, _ = command(*words, "--json")

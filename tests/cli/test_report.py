@@ -9,7 +9,7 @@ import pytest
 
 import mecheval.report
 from commands import Command
-from mecheval.store import Store
+from mecheval.store import RESULTS, Store
 from store.examples import ID, write_run
 
 
@@ -40,6 +40,24 @@ def test_it_opens_in_the_browser(command: Command, runs: Store, monkeypatch: pyt
     command.prints("report", "--store", str(runs.path), "--scale", "paper", "--open")
     assert asked == [Path("report.html").absolute().as_uri()]
     assert Path("report.html").read_text() == f"{runs.path} paper None"
+
+
+def test_the_demo_shows_the_published_results_and_opens_unless_told_not_to(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(store: Store, path: Path, scale: str, title: str | None) -> Path:
+        path.write_text(f"{store.path} {scale}")
+        return path
+
+    asked: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mecheval.report, "write_report", write)
+    monkeypatch.setattr(webbrowser, "open", asked.append)
+    assert command("demo", "--no-open")[0] == 0
+    assert asked == []
+    assert Path("mecheval-demo.html").read_text() == f"{RESULTS} paper"
+    assert command("demo", "--out", "a.html")[0] == 0
+    assert asked == [Path("a.html").absolute().as_uri()]
 
 
 def test_a_report_on_runs_without_weights_does_not_wait_for_torch(runs: Store) -> None:

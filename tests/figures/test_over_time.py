@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mecheval.errors import UserError
-from mecheval.figures.lines import ACROSS, mechanism_over_time
+from mecheval.figures.lines import mechanism_over_time
 from places import located
 
 RUN, OTHER = "a" * 12, "b" * 12
@@ -50,7 +50,7 @@ def test_lines_are_shares_by_step_and_break_where_nothing_is_learnt() -> None:
     (panel,) = panels(mechanism_over_time(effects(), history(RUN), "t"))
     assert panel["title"] == [RUN, "input of layer 1"]
     assert (panel["value"]["step"], panel["value"]["share"]) == ([0, 100, 200], [None, 0.45, 0.9])
-    assert panel["dev accuracy"]["share"] == [0, 0.25, 0.5]
+    assert panel["dev accuracy"]["share"] == [0.25, 0.5]  # a logarithmic axis has no step 0
     assert set(panel) == {"title", "dev accuracy", *CARRIERS}
 
 
@@ -90,10 +90,10 @@ def test_intervals_are_shaded_where_they_are_known() -> None:
     assert "shaded: 95 % intervals" in chart.to_dict()["title"]["subtitle"][-1]
 
 
-def test_many_panels_stand_in_lines() -> None:
-    runs = [f"{number:012x}" for number in range(ACROSS + 1)]
-    chart = mechanism_over_time(pd.concat([effects(run) for run in runs]), history(*runs), "t")
-    assert [len(row["hconcat"]) for row in chart.to_dict()["vconcat"]] == [ACROSS, 1]
+def test_every_run_has_a_line_of_panels() -> None:
+    deeper = effects(OTHER, ("blocks.0.input", "blocks.1.input", "blocks.2.input"))
+    chart = mechanism_over_time(pd.concat([effects(), deeper]), history(RUN, OTHER), "t")
+    assert [len(row["hconcat"]) for row in chart.to_dict()["vconcat"]] == [1, 2]
 
 
 def test_the_end_is_told_in_words() -> None:

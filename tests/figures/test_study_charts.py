@@ -180,7 +180,7 @@ def test_panels_are_laid_out_as_in_the_paper() -> None:
         "original", "corrupted", "restored at key", "restored at value", "restored at query"
     ]  # fmt: skip
     encoding = line[0]["layer"][0]["encoding"]
-    assert encoding["y"]["sort"] == ["mamba", "h3", "attention", "mine"]
+    assert encoding["y"]["sort"] == ["attention", "h3", "mamba", "mine"]
     assert encoding["x"]["sort"] == ["16", "128"]
     assert shown(chart) == ["50.0"] * (5 * 4 * 2)
 
@@ -230,7 +230,7 @@ def test_seeds_become_a_mean_with_its_range_and_a_mark_where_they_differ() -> No
 
 def test_several_runs_of_one_seed_and_unknown_axes_are_refused() -> None:
     table = runs(mixer=["mamba", "h3"], lr=[1e-3, 1e-4])
-    with pytest.raises(UserError, match=r"several runs of one seed for mamba, d_model 16; choose one learning rate"):
+    with pytest.raises(UserError, match=r"several runs of one seed for h3, d_model 16; choose one learning rate"):
         figures.accuracy(table, "")
     with pytest.raises(UnknownName, match=r"unknown axis 'd_modle'\. Did you mean 'd_model'"):
         cells(table, {"original": "original"}, ["d_modle"])
@@ -267,7 +267,7 @@ def test_held_out_scores_are_points_and_those_without_are_named() -> None:
     table = changed(runs(HOLDOUT, mixer=["mamba", "h3", "based"]), **scores, status=["done", "done", "diverged"])
     spec = figures.holdout(table, "T").to_dict()
     points = values(spec, spec["hconcat"][0])
-    assert [(point["mixer"], point["x"], point["y"]) for point in points] == [("mamba", 0.5, 0.2), ("h3", 0.5, 0.4)]
+    assert [(point["mixer"], point["x"], point["y"]) for point in points] == [("h3", 0.5, 0.4), ("mamba", 0.5, 0.2)]
     assert spec["title"]["subtitle"][-1] == "not shown: based 16 (diverged)"
     domains = {json.dumps(p["layer"][0]["encoding"][a]["scale"]["domain"]) for p in spec["hconcat"] for a in "xy"}
     assert domains == {"[-0.1, 1]"}

@@ -154,7 +154,10 @@ def test_mechanisms_over_time_are_of_runs_that_have_them(page: dict[str, Any]) -
 def test_the_comparison_names_the_scale_and_judges_claims(page: dict[str, Any]) -> None:
     study, *_ = page["comparison"]["studies"]
     assert study["study"] == "ar"
-    assert sum(page["comparison"]["outcomes"].values()) == len(page["comparison"]["claims"]) > 0
+    claims, untested = page["comparison"]["claims"], page["comparison"]["untested"]
+    assert "not tested" not in {claim["outcome"] for claim in claims}
+    assert len(claims) + untested > 0
+    assert None not in study["cells"]["ours"]
     assert page["about"]["scale"] == "laptop"
 
 
@@ -173,7 +176,18 @@ def test_a_store_without_studies_still_has_a_report(tmp_path: Path) -> None:
     data, specs = report_data(store, "laptop")
     assert text_of([data, specs]) == text_of(list(report_data(store, "laptop")))  # the same store gives the same page
     assert data["studies"] == data["comparison"]["studies"] == []
-    assert (data["training"]["runs"], len(specs)) == (0, 1)
+    assert (data["training"]["runs"], len(specs)) == (0, 2)
+    assert data["summary"]["findings"] == [{"task": "AR", "text": "Attention recalls by induction."}]
+
+
+def test_the_page_speaks_of_the_best_run_of_each_mixer_and_marks_custom_ones(page: dict[str, Any]) -> None:
+    texts = {found["task"]: found["text"] for found in page["summary"]["findings"]}
+    assert texts["AR"] == "All four mixers recall, all by induction."
+    runs = page["runs"]
+    assert {mixer for mixer, own in zip(runs["mixer"], runs["own"], strict=True) if own} == {OWN}
+    first = page["summary"]["best"][0]
+    assert runs["mixer"][first] == OWN  # a reader's own mixer stands first
+    assert all("missing" not in study["table"]["status"] for study in page["studies"])
 
 
 def test_mistakes_are_one_line(tmp_path: Path, store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mecheval.analysis.runs import run_config_of, weights_of
+from mecheval.analysis.runs import Trained, run_config_of, weights_of
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.files import safetensors_header, write_atomic
@@ -33,6 +33,21 @@ def load_pretrained(name: str, results: str | Path = RESULTS) -> LM:
     if (own := pretrained_name(RunConfig.read(origin["config"]))) != name:
         raise UserError(f"{files[name]} is damaged: it holds {own}.")
     return lm
+
+
+def published_model(folder: RunFolder) -> Trained | None:
+    """The model of a published run, whose weights lie beside the runs; None if they are not published.
+
+    It computes in double precision, because the reference paths need no compilation, which a first look would wait for.
+    """
+    from mecheval.analysis.weights import load_weights
+
+    for path in pretrained_files(folder.path.parents[1]).values():
+        if pretrained_origin(path)["run"] == folder.id:
+            lm, origin = load_weights(path)
+            config = RunConfig.read(origin["config"])
+            return Trained(config, config.build_task(), lm.double(), origin["step"])
+    return None
 
 
 def pretrained_files(results: Path = RESULTS) -> dict[str, Path]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options, line, loading
+from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options, line, loading, note
 from mecheval.cli.interventions import Document, Split, Top
 from mecheval.cli.runs import Run, State, StorePath
 from mecheval.cli.studies import AllSeeds, Scale, Seeds, StoreAddress
@@ -235,6 +235,16 @@ def report(
     line(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {runs:,} run{'s' * (runs != 1)})")
     if show:
         webbrowser.open(path.absolute().as_uri())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="File to write, .html.")] = Path("mecheval-demo.html"),
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+) -> None:
+    """Show a report at once, without training: the results and trained models that come with the package."""
+    report(out=out, results=True, scale="paper", title=None, show=show)
+    note("next: mecheval quickstart trains seven mixers of your own in minutes")
 
 
 def _write(chart: Chart, path: Path) -> None:

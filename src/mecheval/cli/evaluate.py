@@ -103,8 +103,8 @@ def _table(result: Evaluation) -> Table:
 
     from mecheval.cli.show import plain_table
 
-    heads = ("mixer", "d", "test\nacc", "test\nlik", "at\nkey", "at\nvalue", "at\nquery", "verdict", "agree-\nment")
-    table = plain_table(heads, ("mixer", "verdict"), ("verdict",), gap=1)
+    heads = ("mixer", "verdict", "d", "test\nacc", "test\nlik", "at\nkey", "at\nvalue", "at\nquery", "agree-\nment")
+    table = plain_table(heads, ("mixer", "verdict"), ("mixer",), gap=1)
     for mixer, cells in zip(result.table["mixer"], result.cells(), strict=True):
         table.add_row(*map(Text, cells), style="bold" if mixer == result.name else "")
     return table

@@ -14,9 +14,12 @@ from mecheval.cli.studies import Workers
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
 
+PLAN = (
+    "Trains seven mixers on associative recall, intervenes on each, and names the mechanism by which it recalls; then "
+    "writes {report}. Ctrl-C stops it, and the same command resumes."
+)
 LEGEND = (
-    "Accuracy and likelihood are measured on test documents; guessing among a document's values gives an accuracy of "
-    "0.52. Restored at: the position where patching one clean activation into the input of layer 1, while the key is "
+    "Accuracy is measured on test documents; chance is what the best guess without recall achieves. Restored at: the position where patching one clean activation into the input of layer 1, while the key is "
     "corrupted, restores most of the answer's likelihood. Agreement: share of bootstrap resamples with this verdict."
 )
 
@@ -38,6 +41,7 @@ def quickstart(
         from mecheval.report import check_page, write_report
         from mecheval.store import Store
         from mecheval.studies import get_study, restoring, study_table
+        from mecheval.studies.finding import finding
         from mecheval.studies.scales import quick
         from mecheval.sweep import Job, LocalEngine, sweep
         from mecheval.sweep.board import board
@@ -45,24 +49,25 @@ def quickstart(
 
         check_page(report)
         study, opened, points, began = get_study("quickstart"), Store(store), quick(), time.monotonic()
+    note(PLAN.format(report=report))
     with stoppable():
         jobs = [Job(point.config, study.splits) for point in points]
-        swept = sweep(jobs, opened, LocalEngine(workers), board(aside, "quickstart"))
+        swept = sweep(jobs, opened, LocalEngine(workers), board(aside, "quickstart", verdicts=True))
     report_failures(swept.failures)
     frame = study_table(study, points, opened).best().frame
     restored = restoring(opened, list(frame["run"]))
     if as_json:
         print_json(records(frame.join(restored, on="run")))
     else:
+        judged = frame[frame["verdict"].notna()]
+        console.print(f"\n{finding(dict(zip(judged['mixer'], judged['verdict'], strict=True)))}\n", style="bold")
         console.print(mechanism_table(frame, restored))
         console.print(LEGEND, style="dim", highlight=False)
     with aside.status("writing the report"):
         write_report(opened, report)
     note(f"report: {report.absolute().as_uri()} ({duration(time.monotonic() - began)})")
-    learnt = frame[frame["verdict"].notna()]
-    if len(learnt) and not as_json:
-        first = learnt["run"].iloc[0][:6]
-        note(f"next: mecheval intervene {first} · mecheval evaluate FILE.py:CLASS · mecheval study ar")
+    if not as_json and len(judged):
+        note(f"next: mecheval explain {judged['run'].iloc[0][:6]}  (one document, before and after patching)")
     if swept.failures:
         raise UserError(
             f"{len(swept.failures)} of {swept.jobs} runs failed (see above); run the same command again to retry them."

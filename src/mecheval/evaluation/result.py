@@ -17,9 +17,9 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 ROLES = ("key", "value", "query")
-COLUMNS = ("mixer", "d", "accuracy", "likelihood", *(f"restored_{role}" for role in ROLES), "verdict", "agreement")
+COLUMNS = ("mixer", "verdict", "d", "accuracy", "likelihood", *(f"restored_{role}" for role in ROLES), "agreement")
 """accuracy and likelihood are on test; restored: likelihood with the clean input of block 1 at that role."""
-HEADS = ("mixer", "d", "accuracy", "likelihood", *(f"at {role}" for role in ROLES), "verdict", "agreement")
+HEADS = ("mixer", "verdict", "d", "accuracy", "likelihood", *(f"at {role}" for role in ROLES), "agreement")
 MARK = "▸ "
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,10 +33,18 @@ DIGITS = 4
 """Decimals of the numbers in a line."""
 THOUSANDS = "datum.value < 1000 ? datum.value : format(datum.value, '~s')"
 STEP = vl.field(
-    "step:Q", title="step", scale={"zero": True, "nice": False},
-    axis={"labelExpr": THOUSANDS, "tickCount": 4, "labelFlush": False},
+    "step:Q", title="step", scale={"type": "log", "nice": False},
+    axis={
+        "labelExpr": THOUSANDS, "values": [digit * 10**power for power in range(8) for digit in (1, 2, 5)],
+        "labelFlush": False, "labelOverlap": True,
+    },
 )  # fmt: skip
-"""The axis of training steps."""
+"""The axis of training steps, by orders of magnitude: what is learnt soon is seen as well as what is learnt late."""
+MOST_LABELS = 10
+"""Most colours whose names stand at the ends of their curves; more have a legend."""
+APART = 15.0
+"""Pixels between two names."""
+LABEL: dict[str, Any] = {"angle": 315, "align": "left", "baseline": "middle", "dx": 4, "dy": -4, "fontSize": 11}
 CROSS: dict[str, Any] = {"shape": "M-1,-1L1,1M-1,1L1,-1", "size": 40, "strokeWidth": 1.5, "opacity": 1}
 
 MARKS = {
@@ -45,8 +54,8 @@ MARKS = {
 """Role -> colour and dash of its line; those of other roles are in OTHERS, in their order."""
 OTHERS = (*MARKS.values(), ("#cc79a7", (4, 4)), ("#56b4e9", (1, 3)))
 ACCURACY = "dev accuracy"
-ACROSS, SMALL = 3, (220, 130)
-"""Panels side by side, and their pixels, in the figure of mechanisms."""
+SMALL = (220, 130)
+"""Pixels of a panel in the figure of mechanisms."""
 LONGEST = 40
 """Most characters of the title of a panel."""
 MOST_SITES = 12
@@ -66,9 +75,13 @@ Panel = tuple[dict[str, str], Site, list[Line], Points]
 """Texts about the run, the site, its lines, and the accuracy behind them."""
 
 
-def strokes(name: str, title: str | None, texts: Sequence[str], hues: Sequence[str], dashes: Sequence[Any]) -> vl.Spec:
-    """Colours and dashes of lines by the texts in a field, with one legend for both."""
-    legend = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2, "symbolOpacity": 1}
+def strokes(
+    name: str, title: str | None, texts: Sequence[str], hues: Sequence[str], dashes: Sequence[Any], *,
+    shown: bool = True,
+) -> vl.Spec:  # fmt: skip
+    """Colours and dashes of lines by the texts in a field, with one legend for both where it is `shown`."""
+    stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2, "symbolOpacity": 1}
+    legend = stroke if shown else None
     ranges = {"color": list(hues), "strokeDash": [list(dash) for dash in dashes]}
     return {
         channel: vl.field(f"{name}:N", title=title, sort=texts, legend=legend, scale={"domain": texts, "range": values})
@@ -85,6 +98,7 @@ def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
 def points_of(history: pd.DataFrame) -> dict[str, Points]:
     """The accuracy on dev by step of each run."""
     scores = history[["run", "step", "dev_accuracy"]].dropna().sort_values("step", kind="stable")
+    scores = scores[scores["step"] > 0]  # the axis has no zero
     points: dict[str, list[tuple[int, float]]] = {}
     for run, step, score in scores.itertuples(index=False):
         points.setdefault(run, []).append((int(step), float(score)))
@@ -106,7 +120,9 @@ def curves(table: StudyTable, history: pd.DataFrame, title: str) -> vl.Chart:
     axes = list(dict.fromkeys(("mixer", "d_model", *(axis for axis in varying if axis != "lr"))))
     drawn = arranged_curves(table, history, colour)
     texts = [say(colour, value) for value in table.axis(colour)]
-    legend = strokes("hue", NAMES.get(colour, colour), texts, *_looks(colour, texts))
+    labelled = len(texts) <= MOST_LABELS
+    legend = strokes("hue", NAMES.get(colour, colour), texts, *_looks(colour, texts), shown=not labelled)
+    steps = [step for curve in drawn for step, _ in curve["points"]] or [1]
     widths = table.axis("d_model")
     across, high = SIDES.get(len(widths), SIDE)
     lines = []
@@ -119,12 +135,46 @@ def curves(table: StudyTable, history: pd.DataFrame, title: str) -> vl.Chart:
             part = [curve for curve in here if curve["d_model"] == width]
             if part:  # tasks may differ in their widths
                 layers = _curve_layers(part, colour, legend, None if panels else name, axes)
+                if labelled:
+                    labels = _labels(part, (min(steps), max(steps)), (across, high))
+                    layers.append(vl.layer("text", _at_pixels(legend), rows=labels, **LABEL))
                 head = vl.heading(named("d_model", say("d_model", width)), across)
                 panels.append(vl.panel(layers, across, high, title=head))
         if panels:
-            lines.append(vl.beside(panels, 2 * GAP))
-    pixels = (across + 2 * GAP) * len(widths) + 150
+            lines.append(vl.beside(panels, 4 * GAP))
+    pixels = (across + 4 * GAP) * len(widths) + 90
     return vl.finish(vl.below(lines, GAP), title, _curve_notes(drawn), pixels, _curves_described(drawn, title, colour))
+
+
+def _labels(part: Sequence[Curve], ends: tuple[int, int], sides: tuple[int, int]) -> list[dict[str, Any]]:
+    """The name of each colour at the end of its best curve, in pixels; names that would touch move to the right."""
+    (first, last), (across, high) = ends, sides
+    whole = math.log(last / first) or 1.0
+    best: dict[str, Curve] = {}
+    for curve in part:
+        if (
+            curve["strong"]
+            and curve["points"]
+            and (curve["score"] or 0) >= (best.get(curve["hue"], {}).get("score") or 0)
+        ):
+            best[curve["hue"]] = curve
+    placed: list[dict[str, Any]] = []
+    for curve in sorted(best.values(), key=lambda curve: curve["points"][-1][0]):
+        step, score = curve["points"][-1]
+        x, y = math.log(step / first) / whole * across, (1 - score) * high
+        for other in placed:
+            if abs(other["y"] - y) < APART and x - other["x"] < APART:
+                x = other["x"] + APART
+        placed.append({"hue": curve["hue"], "x": round(x, 1), "y": round(y, 1)})
+    return placed
+
+
+def _at_pixels(legend: vl.Spec) -> vl.Spec:
+    """Names at places in pixels, in the colours of their curves."""
+    return {
+        **{axis: vl.field(f"{axis}:Q", scale=None, axis=None) for axis in ("x", "y")}, "text": vl.field("hue:N"),
+        "color": legend["color"],
+    }  # fmt: skip
 
 
 def arranged_curves(table: StudyTable, history: pd.DataFrame, colour: str) -> list[Curve]:
@@ -203,7 +253,7 @@ def _curves_described(drawn: Sequence[Curve], title: str, colour: str) -> str:
 def mechanism_over_time(
     effects: pd.DataFrame, history: pd.DataFrame, title: str, runs: pd.DataFrame | None = None
 ) -> vl.Chart:
-    """Restored shares by role along training, and the accuracy on dev behind them: a panel for each run and site.
+    """Restored shares by role along training, and the accuracy on dev behind them: a line of panels for each run.
 
     `effects` are rows of that table with state `training`, `history` the rows of the same runs. Panels take their names
     from `runs`, rows of that table, or else have the ids. Sites are those that decide a verdict: the inputs of later
@@ -219,9 +269,9 @@ def mechanism_over_time(
         own = effects[effects["run"] == run]
         for site in _sites(own):
             panels.append((texts, site, _lines(own[own["site"] == site], texts), points.get(run, [])))
-    rows = [panels[first : first + ACROSS] for first in range(0, len(panels), ACROSS)]
+    rows = [list(own) for _, own in itertools.groupby(panels, key=lambda panel: panel[0]["run"])]
     chart = vl.below([vl.beside([_panel(*each) for each in row], 3 * GAP) for row in rows], 2 * GAP)
-    pixels = (SMALL[0] + 3 * GAP) * min(ACROSS, len(panels)) + 110
+    pixels = (SMALL[0] + 3 * GAP) * max(map(len, rows)) + 110
     notes = "restored share (%) at each position along training; lines begin where the task begins to be learnt"
     if any(_has_interval(line) for _, _, lines, _ in panels for line in lines):
         notes += "; shaded: 95 % intervals"
@@ -292,10 +342,12 @@ def _panel(texts: dict[str, str], site: Site, lines: list[Line], accuracy: Point
     }  # fmt: skip
     lists, known = ["step", "share"], [line for line in lines if _has_interval(line)]
     interval = {**at, "y": vl.field("low:Q", title=None), "y2": {"field": "high"}}
+    del interval["strokeDash"]  # areas have no dashes
     layers = [vl.layer("line", at, rows=[behind], flatten=lists, clip=True, strokeWidth=4, opacity=0.35)]
     if known:
         layers.append(vl.layer("area", interval, rows=known, flatten=[*lists, "low", "high"], clip=True, opacity=0.15))
-    layers.append(vl.layer("line", at, rows=lines, flatten=lists, clip=True, strokeWidth=1.8))
+    dots = {"point": {"size": 12, "filled": True}}  # a single measurement is no line
+    layers.append(vl.layer("line", at, rows=lines, flatten=lists, clip=True, strokeWidth=1.8, **dots))
     return vl.panel(layers, *SMALL, title=vl.heading(_name(texts, site)))
 
 

@@ -76,7 +76,7 @@ class Arrow(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one mixer and number of layers."""
+    """The runs of one mixer, or of several (a name a line), and number of layers."""
 
     mixer: str
     n_layers: int
@@ -88,10 +88,15 @@ class Group:
 
     @property
     def about(self) -> list[str]:
-        """Which runs these are, line by line, the mixer first."""
+        """Which runs these are, line by line, after the names of the mixers."""
         counts = {"layer": self.n_layers, "seed": self.seeds}
         layers, seeds = (f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items())
-        return [cut(self.mixer, LONGEST), layers, cut(f"d {', '.join(map(str, self.widths))}", LONGEST), seeds]
+        return [layers, cut(f"d {', '.join(map(str, self.widths))}", LONGEST), seeds]
+
+    @property
+    def names(self) -> list[str]:
+        """The mixers."""
+        return [cut(name, LONGEST) for name in self.mixer.split("\n")]
 
     @property
     def said(self) -> list[str]:
@@ -105,10 +110,10 @@ class Group:
         lines += [f"{len(others) - FEW} other findings"] if len(others) > FEW else []
         return [line for line in lines if line]
 
-    @property
-    def height(self) -> float:
-        """Pixels that the drawing of these runs takes, with the space below it."""
-        return max(BAND * self.n_layers, LINE * len(self.said), LINE * len(self.about)) + SPACE
+    def height(self, narrow: bool) -> float:
+        """Pixels that the drawing of these runs takes, with the space below it; `narrow`: words stand below it."""
+        drawn, words = max(BAND * self.n_layers, LINE * len(self.names + self.about)), LINE * len(self.said)
+        return (drawn + words if narrow else max(drawn, words)) + SPACE
 
     def way(self) -> tuple[list[Arrow], dict[Place, float]]:
         """The way of the finding that is drawn; none where it is about layers that the model does not have."""
@@ -117,9 +122,14 @@ class Group:
         return way(finding, self.shares) if all(0 <= layer < self.n_layers for layer in known) else ([], {})
 
 
+def words(verdict: str) -> str:
+    """The name of a verdict in a picture."""
+    return "short convolution" if verdict == "conv_association" else verdict.replace("_", " ")
+
+
 def short(finding: Finding) -> str:
     """The name of a finding, with the layer where that distinguishes it: direct retrieval in layer 0."""
-    name = "short convolution" if finding.label == "conv_association" else finding.label.replace("_", " ")
+    name = words(finding.label)
     return f"{name} in layer {finding.layer}" if finding.label in ("conv_association", "direct_retrieval") else name
 
 
@@ -133,30 +143,34 @@ def order(finding: Finding) -> tuple[int, str]:
     return (VERDICTS.index(finding.label) if finding.label in VERDICTS else len(VERDICTS), short(finding))
 
 
-def mechanisms_figure(frame: pd.DataFrame, title: str = TITLE) -> Chart:
+def mechanisms_figure(frame: pd.DataFrame, title: str = TITLE, *, narrow: bool = False) -> Chart:
     """A drawing for each mixer and number of layers; `frame` has a row for each run and the columns `COLUMNS`.
 
-    Drawn is the commonest finding among the runs that have learnt the task; the others are listed in words.
+    Drawn is the commonest finding among the runs that have learnt the task; the others are listed in words, to the
+    right of the drawing, or below it if the figure should be `narrow`.
     """
     every = grouped(frame)
-    fitting = zip(every, accumulate(group.height for group in every), strict=True)
+    fitting = zip(every, accumulate(group.height(narrow) for group in every), strict=True)
     groups = [group for group, bottom in fitting if bottom <= TALLEST] or every[:1]
-    drawing = max(breadth(text, 12) for group in groups for text in group.about) + 64
-    right = drawing + STEP * len(CARRIERS) + 36
-    canvas = Canvas(right + max(breadth(line) for group in groups for line in group.said), 0)
+    drawing = max(breadth(text, 12) for group in groups for text in group.names + group.about) + 64
+    edge, wordy = drawing + STEP * len(CARRIERS) + 36, max(breadth(line) for group in groups for line in group.said)
+    right = 0.0 if narrow else edge
+    canvas = Canvas(max(edge, right + wordy), 0)
     place = {role: drawing + STEP * (i + 0.5) for i, role in enumerate(CARRIERS)}
     for role, x in place.items():
         canvas.text(x, 8, role, align="center", colour=QUIET, what="position")
     top, colours = NAMES, set()
     for group in groups:
-        for i, text in enumerate(group.about):
-            canvas.text(0, top + (i + 0.5) * LINE, text, bold=i == 0, size=11 if i else 12, colour=QUIET if i else INK,
-                        what="about" if i else "mixer")  # fmt: skip
+        for i, text in enumerate(group.names + group.about):
+            about = i >= len(group.names)
+            canvas.text(0, top + (i + 0.5) * LINE, text, bold=not about, size=11 if about else 12,
+                        colour=QUIET if about else INK, what="about" if about else "mixer")  # fmt: skip
         for i, text in enumerate(group.said):
             colour = QUIET if i > 1 else INK
-            canvas.text(right, top + (i + 0.5) * LINE, text, bold=i == 0, colour=colour, what="verdict")
+            first = top + group.height(narrow) - SPACE - LINE * len(group.said) + 4 if narrow else top
+            canvas.text(right, first + (i + 0.5) * LINE, text, bold=i == 0, colour=colour, what="verdict")
         colours |= _draw_mechanism(canvas, group, place, top + BAND * group.n_layers)
-        top += group.height
+        top += group.height(narrow)
     canvas.height = _draw_legend(canvas, [name for name, colour in LEGEND.items() if colour in colours], drawing, top)
     notes = list(NOTES if colours else NOTES[:1])
     if len(groups) < len(every):
@@ -276,5 +290,7 @@ def _draw_legend(canvas: Canvas, names: Sequence[str], x: float, y: float) -> fl
 
 def describe(groups: Iterable[Group], title: str) -> str:
     """The figure in words, for readers who cannot see it."""
-    said = [f"{group.mixer} ({group.n_layers} layers): {'; '.join(group.said)}." for group in groups]
+    said = [
+        f"{', '.join(group.mixer.splitlines())} ({group.n_layers} layers): {'; '.join(group.said)}." for group in groups
+    ]
     return " ".join([f"{title}. By mixer:", *said])

@@ -24,7 +24,7 @@ HUES = {
     "mamba": "#d55e00", "hyena": "#cc79a7", "h3": "#e69f00", "delta_net": "#009e73", "based": "#0072b2",
     "base_conv": "#56b4e9", "attention": "#000000",
 }  # fmt: skip
-"""The built-in mixers from top to bottom, each in a colour that differs from the others for any colour vision."""
+"""The paper's mixers, each in a colour that differs from the others for any colour vision."""
 OTHER_HUES = ("#8a6d3b", "#7b4fa3", "#7a7a7a")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 DASHES = ((1, 0), (6, 2), (2, 2), (8, 2, 2, 2), (4, 4), (1, 3), (10, 3), (6, 2, 2, 2, 2, 2))

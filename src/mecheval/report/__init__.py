@@ -48,8 +48,8 @@ def write_report(store: Store, path: str | Path, scale: str = "laptop", title: s
 def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     """The content of the page: plain data, and charts, which the data names by their numbers."""
     from mecheval.report.documents import explored, explored_data
-    from mecheval.report.runs import best_runs, overview, run_frame, runs_data
-    from mecheval.report.sections import comparison_data, found_studies, mechanism_specs, study_data, training_data
+    from mecheval.report.runs import best_runs, overview, run_frame, runs_data, speaking
+    from mecheval.report.sections import comparison_data, findings_data, found_studies, study_data, training_data
     from mecheval.store.store import Snapshot
 
     taken = store if isinstance(store, Snapshot) else Snapshot(store)
@@ -71,7 +71,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
             **overview(frame), "scale": scale, "store": taken.path.name, "version": metadata.version("mecheval"),
         },
         "runs": runs_data(frame, taken),
-        "summary": drawn({"best": [place[run] for run in best["run"]]}, mechanism_specs(taken, frame, studies)),
+        "summary": {"best": [place[run] for run in best["run"]], **drawn(*findings_data(taken, speaking(frame)))},
         "studies": [drawn(*study_data(found, history, scale)) for found in studies],
         "training": drawn(*training_data(frame.set_index("run").loc[first].reset_index(), taken, history)),
         "comparison": comparison_data(studies, scale),

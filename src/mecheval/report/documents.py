@@ -44,17 +44,19 @@ def explored(best: pd.DataFrame, most: int = RUNS) -> list[str]:
 
 
 def explored_data(store: Store, runs: Sequence[str]) -> list[dict[str, Any]]:
-    """For each of the runs a few documents with their maps, or the reason why it cannot be loaded."""
-    return [_explore(store.folder(run)) for run in runs]
+    """For each of the runs a few documents with their maps; then those that cannot be loaded, with the reason."""
+    return sorted((_explore(store.folder(run)) for run in runs), key=lambda run: "problem" in run)
 
 
 def _explore(folder: RunFolder) -> dict[str, Any]:
-    if not (folder.weights / f"{LAST}.safetensors").exists():  # known without torch, which is slow to import
+    published = (folder.path.parents[1] / "weights").is_dir()
+    if not published and not (folder.weights / f"{LAST}.safetensors").exists():  # known without torch, which is slow
         return {"run": folder.id, "problem": f"run {folder.id} has no {LAST} weights."}
+    from mecheval.analysis.pretrained import published_model
     from mecheval.analysis.runs import alone, load_run
 
     try:
-        trained = load_run(folder, LAST)
+        trained = (published_model(folder) if published else None) or load_run(folder, LAST)
         with alone(1):
             return {"run": folder.id, **_documents(trained)}
     except UserError as error:

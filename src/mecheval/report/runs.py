@@ -17,7 +17,7 @@ from mecheval.sites import Site, sites_in
 from mecheval.store import Store
 from mecheval.store.schema import AS_IN_THE_PAPER
 from mecheval.studies import best_rows, restoring
-from mecheval.studies.axes import ordered, plain
+from mecheval.studies.axes import is_custom, ordered, plain
 from mecheval.types import LAST, in_order
 
 if TYPE_CHECKING:  # slow to import
@@ -28,7 +28,7 @@ SHOWN = (
     "test_accuracy", "test_likelihood", "dev_accuracy", "dev_likelihood", "seconds", "message",
     "task_name", "mixer_name",
 )  # fmt: skip
-VERDICT = ("label", "layer", "agreement", "summary", "evidence")
+VERDICT = ("label", "layer", "agreement", "chance", "summary", "evidence")
 PARTS = (*BEFORE, *AFTER)
 """Parts of a block that maps show, beside the outputs of short convolutions."""
 MAPPED = (
@@ -58,7 +58,7 @@ def run_frame(store: Store) -> pd.DataFrame:
 def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Of the runs of each setting (task, mixer, model, seed), the one with the highest dev accuracy, then likelihood.
 
-    They are ordered by task, then the usual before the varied, mixer, depth and width. A setting whose runs all failed
+    They are ordered by task, custom mixers first, then the usual before the varied, mixer, depth and width. A setting whose runs all failed
     or diverged is there, too, with its first.
     """
     settings = [setting_of(run, config) for run, config in zip(frame["run"], frame["config"], strict=True)]
@@ -68,9 +68,15 @@ def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
         places = {value: place for place, value in enumerate(ordered(axis, values))}
         best = best.assign(**{f"{axis}_place": values.map(places)})
     varied = (best["mixer_name"] != names["mixer"]).astype(int) + ~best["n_layers"].isin(best["n_layers"].mode()[:1])
-    best = best.assign(other_task=best["task_name"] != names["task"], varied=varied)
-    order = ["task_place", "other_task", "varied", "mixer_place", "n_layers", "d_model", "seed"]
+    built_in = ~best["mixer"].map(is_custom)
+    best = best.assign(other_task=best["task_name"] != names["task"], varied=varied, built_in=built_in)
+    order = ["task_place", "built_in", "other_task", "varied", "mixer_place", "n_layers", "d_model", "seed"]
     return best.sort_values(order, kind="stable")
+
+
+def speaking(frame: pd.DataFrame) -> pd.DataFrame:
+    """The best run of each task and mixer that has a verdict: the runs of which the top of the page speaks."""
+    return best_rows(frame[frame["label"].notna() & frame["mixer"].notna()], ["task", "mixer"])
 
 
 def overview(frame: pd.DataFrame) -> dict[str, Any]:
@@ -93,6 +99,7 @@ def runs_data(frame: pd.DataFrame, store: Store) -> dict[str, Any]:
     restored = {run: [role, tidy(share)] for run, role, share in zip(top.index, top["role"], top["share"], strict=True)}
     return {
         **columns(frame, (*SHOWN, *VERDICT)), "config": packed(list(frame["config"])), "layouts": layouts,
+        "own": [int(is_custom(mixer)) for mixer in frame["mixer"]],
         "map": [maps.get(run) for run in frame["run"]], "restored": [restored.get(run) for run in frame["run"]],
     }  # fmt: skip
 

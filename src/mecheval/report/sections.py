@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
 from mecheval.figures import curves, draw
+from mecheval.figures.by_mechanism import shares_figure, ways_figure
 from mecheval.figures.lines import mechanism_over_time
 from mecheval.figures.matrix import pairs
 from mecheval.figures.mechanism_rows import mechanism_rows
-from mecheval.figures.mechanisms import TITLE, mechanisms_figure
+from mecheval.figures.mechanisms import TITLE
 from mecheval.figures.vegalite import Spec
-from mecheval.paper import OUTCOMES, Setting, compare_study
+from mecheval.paper import Setting, compare_study
 from mecheval.paper.numbers import claims as published_claims
 from mecheval.report.page import EXACT, FIELDS, columns, field_texts, levels, page_spec, tidy
 from mecheval.store import Store
 from mecheval.store.store import Snapshot, snapshot_of
-from mecheval.studies import STUDIES, StudyTable, study_points, study_table, with_seed
+from mecheval.studies import STUDIES, Study, StudyTable, study_points, study_table, with_seed
 from mecheval.studies.axes import NAMES, ordered, say
+from mecheval.studies.finding import finding
 from mecheval.sweep import Point
+from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -37,6 +40,7 @@ MOST_SEEDS = 200
 AT_ONCE = 24
 """Most runs whose mechanism is drawn along training."""
 QUANTITY = "quantity"
+UNTESTED = "not tested"
 SCORES = {"test_accuracy": "test accuracy", "dev_accuracy": "dev accuracy", "test_likelihood": "test likelihood"}
 """Columns of scores in the table of a study, with their titles."""
 
@@ -52,6 +56,11 @@ class Found:
     def best(self) -> StudyTable:
         """The runs at the best learning rate."""
         return self.table.best()
+
+    @staticmethod
+    def there(table: StudyTable) -> StudyTable:
+        """Without the runs that the store does not have."""
+        return replace(table, frame=table.frame[table.frame["status"] != "missing"])
 
     @property
     def seeds(self) -> list[int]:
@@ -90,33 +99,29 @@ def _without_seed(config: Mapping[str, Any]) -> str:
     return json.dumps({name: value for name, value in config.items() if name != "seed"}, sort_keys=True)
 
 
-def mechanism_specs(store: Store, frame: pd.DataFrame, studies: Sequence[Found]) -> list[Spec]:
-    """A drawing for each task whose runs have verdicts.
-
-    Where the store has the study of the paper about a task, the drawing is of its runs and of those of mixers that are
-    not in it; otherwise it is of all runs of the task.
-    """
-    grids = {found.table.study.name: found.table.frame for found in studies}
-    drawn = []
-    for task in ordered("task", frame["task"].dropna())[:TASKS]:
-        own, among = frame[frame["task"] == task], None
-        if task in grids:
-            among = {*grids[task]["run"], *own["run"][~own["mixer"].isin(set(grids[task]["mixer"]))]}
+def findings_data(store: Store, best: pd.DataFrame) -> Section:
+    """For each task one sentence, and two pictures by mechanism, of the best run of each mixer (`best`)."""
+    said, specs = [], []
+    for task in ordered("task", best["task"].dropna())[:TASKS]:
+        own = best[best["task"] == task]
         try:
-            rows = mechanism_rows(store, task, among)
-        except UserError:  # none of them has a verdict
+            rows = mechanism_rows(store, task, set(own["run"]))
+        except UserError:  # a run without a width or depth cannot be drawn
             continue
-        drawn.append(page_spec(mechanisms_figure(rows, f"{TITLE} ({say('task', task)})")))
-    return drawn
+        name = say("task", task)
+        said.append({"task": name, "text": finding(dict(zip(own["mixer"], own["label"], strict=True)))})
+        drawn = ways_figure(rows, f"{TITLE} ({name})"), shares_figure(rows, f"What each position restores ({name})")
+        specs += [page_spec(chart) for chart in drawn]
+    return {"findings": said}, specs
 
 
 def study_data(found: Found, history: pd.DataFrame, scale: str) -> Section:
     """A study as plain data, and its charts, which listen to the signals of all chips."""
-    table, study = found.table, found.table.study
+    table, best, study = found.there(found.table), found.there(found.best), found.table.study
     axes = [axis for axis in table.varying() if axis != "seed"]
     heard = [*axes, QUANTITY]
-    about = f"{study.name}, figure {study.figure}, scale {scale}"
-    specs = [page_spec(draw(found.best, f"Results ({about})"), heard)]
+    about = f"{study.name}, {figure_of(study)}scale {scale}"
+    specs = [page_spec(draw(best, f"Results ({about})"), heard)]
     own = history[history["run"].isin(set(table.frame["run"]))]
     if len(own):
         specs.append(page_spec(curves(table, own, f"Learning curves ({about})"), heard))
@@ -126,10 +131,15 @@ def study_data(found: Found, history: pd.DataFrame, scale: str) -> Section:
         chips.append({"axis": QUANTITY, "name": "shown", "values": list(measured), "columns": measured})
     rates = {text for spec in specs for text in field_texts(spec, FIELDS["lr"])}
     data = {
-        "name": study.name, "figure": study.figure, "question": study.question, "chips": chips,
+        "name": study.name, "figure": figure_of(study).strip(", "), "question": study.question, "chips": chips,
         "rates": sorted(rates), "note": _note(found), "table": _table(found, axes),
     }  # fmt: skip
     return data, specs
+
+
+def figure_of(study: Study) -> str:
+    """The study's place in the paper, `figure 3, `; empty where it has none."""
+    return "" if study.figure == MISSING else f"figure {study.figure}, "
 
 
 def quantities(table: StudyTable, spec: Spec) -> dict[str, list[str]]:
@@ -156,7 +166,7 @@ def _note(found: Found) -> str:
 
 def _table(found: Found, axes: list[str]) -> dict[str, Any]:
     """The chosen runs: axes as levels, so that they sort as charts do, then numbers with their titles, and verdicts."""
-    frame, table = found.best.frame, found.table
+    frame, table = found.there(found.best).frame, found.table
     shown = list(dict.fromkeys([*axes, "lr", *(["seed"] if len(found.seeds) > 1 else [])]))
     codes = {axis: levels(axis, list(frame[axis]))["codes"] for axis in shown}
     frame = frame.iloc[sorted(range(len(frame)), key=lambda row: [codes[axis][row] for axis in shown])]
@@ -185,23 +195,29 @@ def training_data(frame: pd.DataFrame, store: Snapshot, history: pd.DataFrame) -
 
 
 def comparison_data(studies: Sequence[Found], scale: str) -> dict[str, Any]:
-    """For each study its settings, cells and patterns beside the paper's; and the outcomes of all claims about them."""
+    """For each study with numbers of ours its settings, cells and patterns beside the paper's; and the claims.
+
+    Only what the store can say something about is listed: claims that it cannot test are counted.
+    """
     compared, claims = [], []
     for found in studies:
         study, one = found.table.study, compare_study(found.table, found.points, scale)
-        beside = one.comparison
         claims += one.claims
+        cells, patterns = one.comparison.cells, one.comparison.patterns
+        cells, patterns = cells[cells["ours"].notna()], patterns[patterns["ours"].astype(bool)]
+        if cells.empty and patterns.empty and all(claim.outcome == UNTESTED for claim in one.claims):
+            continue
         compared.append({
             "study": study.name, "figure": study.figure, "question": study.question,
             "settings": [
                 {"task": task.upper(), "ours": ours.describe(), "paper": Setting.paper(task).describe()}
                 for task, ours in one.settings.items()
             ],
-            "cells": columns(beside.cells, beside.cells.columns),
-            "patterns": columns(beside.patterns, beside.patterns.columns),
+            "cells": columns(cells, cells.columns), "patterns": columns(patterns, patterns.columns),
         })  # fmt: skip
     order = [claim.id for claim in published_claims()]
-    claims.sort(key=lambda claim: order.index(claim.claim))
-    counts = Counter(claim.outcome for claim in claims)
-    outcomes = {outcome: counts[outcome] for outcome in OUTCOMES}
-    return {"studies": compared, "claims": tidy([asdict(claim) for claim in claims], EXACT), "outcomes": outcomes}
+    tested = sorted(
+        (claim for claim in claims if claim.outcome != UNTESTED), key=lambda claim: order.index(claim.claim)
+    )
+    listed = tidy([asdict(claim) for claim in tested], EXACT)
+    return {"studies": compared, "claims": listed, "untested": len(claims) - len(tested)}

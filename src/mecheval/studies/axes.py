@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from mecheval.custom import MARK
 from mecheval.mixers.pattern import is_pattern
 from mecheval.types import MISSING
 
-MIXERS = ("mamba", "hyena", "h3", "delta_net", "based", "base_conv", "attention")
-"""The built-in mixers in the order of the paper's figures, from top to bottom."""
+MIXERS = ("attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba")
+"""The paper's mixers in the order of all tables and charts, from top to bottom."""
 NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kernel_size": "kernel", "layer": "layer",
          "pairs": "pairs", "hops": "hops"}  # fmt: skip
 """Titles of axes whose values do not speak for themselves."""
@@ -31,7 +32,7 @@ TEXTS = {
 FIRST = {
     "mixer": MIXERS, "positions": ("none", "learned"), "task": ("ar", "atr"), "short_conv": ("none", "own", "A", "B"),
 }  # fmt: skip
-"""Names in their order; other names follow in the order of the table, and patterns of mixers after single ones."""
+"""Names in their order; others follow in the order of the table, patterns of mixers last, and custom mixers first."""
 
 TASK_AXES = ("pairs", "hops", "group", "query")
 """Options of tasks, or names of several together, that have a panel for each of their values."""
@@ -52,14 +53,25 @@ def ordered(axis: str, values: Iterable[Any]) -> list[Any]:
     there = list(dict.fromkeys(plain(value) for value in values))
     if axis in FIRST:
         first = FIRST[axis]
-        last = len(first) + 1
-        hybrid = {value: last if axis == "mixer" and is_pattern(str(value)) else last - 1 for value in there}
-        return sorted(there, key=lambda value: first.index(value) if value in first else hybrid[value])
+
+        def place(value: Any) -> int:
+            if value in first:
+                return first.index(value)
+            if axis != "mixer":
+                return len(first)
+            return -1 if is_custom(value) else len(first) + is_pattern(str(value))
+
+        return sorted(there, key=place)
     if not all(isinstance(value, int | float) for value in there):
         return there
     if axis == "kernel_size":
         return sorted(there, key=lambda value: math.inf if value < 0 else value)
     return sorted(there, reverse=axis in FALLING)
+
+
+def is_custom(mixer: Any) -> bool:
+    """Whether a mixer, or one of a pattern, is a user's own: its name carries the digest of a file."""
+    return MARK in str(mixer)
 
 
 def say(axis: str, value: Any) -> str:

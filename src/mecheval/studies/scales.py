@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from mecheval.studies.axes import MIXERS
 from mecheval.studies.study import Reading
 from mecheval.sweep import Point, grid
 from mecheval.types import FRAMED, MISSING, Meaning
-
-MIXERS = ("attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba")
 
 BASE: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("ar", "paper"): {"preset": "paper"},

@@ -37,7 +37,7 @@ class StudyTable:
     - the `axes`: what sets runs apart, e.g. mixer, d_conv, d_model, lr, seed;
     - `run`, and `STATUS`; a run that the store does not have has the status `missing`;
     - `original`, `corrupted` and the `readings` by name;
-    - `verdict`, `agreement` and `summary`.
+    - `verdict`, `agreement`, `chance` (what guessing without recall achieves) and `summary`.
     """
 
     study: Study
@@ -172,14 +172,14 @@ def _readings(study: Study, frame: pd.DataFrame, store: Store) -> pd.DataFrame:
 
 
 def _verdicts(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """verdict, agreement and summary, by run."""
+    """verdict, agreement, chance and summary, by run."""
     import pandas as pd
 
     index = pd.Index(frame["run"].unique(), name="run")
     if (frame["status"] == "missing").all():
-        return pd.DataFrame(index=index, columns=["verdict", "agreement", "summary"])
+        return pd.DataFrame(index=index, columns=["verdict", "agreement", "chance", "summary"])
     found = store.query(
-        f"select run, label as verdict, agreement, summary from verdicts where state = '{STATE}' and split = 'test'"
+        f"select run, label as verdict, agreement, chance, summary from verdicts where state = '{STATE}' and split = 'test'"
     )
     return found.set_index("run").reindex(index)
 

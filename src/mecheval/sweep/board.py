@@ -19,6 +19,7 @@ from mecheval.store import Store
 from mecheval.sweep.job import Event, Job
 from mecheval.sweep.sweeping import Estimate, rows_of, time_left
 from mecheval.training.progress import bars, duration, has_cursor, show
+from mecheval.types import LAST
 
 REFRESH = 0.25
 """Seconds between two drawings."""
@@ -97,9 +98,11 @@ class Board:
     """
 
     def __init__(
-        self, console: Console, title: str, clock: Callable[[], float] = time.monotonic, log: Path | None = None
-    ) -> None:
+        self, console: Console, title: str, clock: Callable[[], float] = time.monotonic, log: Path | None = None,
+        *, verdicts: bool = False,
+    ) -> None:  # fmt: skip
         self._console, self._title, self._clock, self._log = console, title, clock, log
+        self._verdicts = verdicts  # whether the verdict on a run is shown when it ends, also above a live table
         self._live: Live | None = None
         self._tasks: dict[str, TaskID] = {}  # the bar of each run under way
         self._due = 0.0
@@ -111,7 +114,7 @@ class Board:
 
     def begin(self, jobs: Sequence[Job], todo: Sequence[Job], store: Store, workers: int) -> None:
         """Say how much there is to do, or draw the table."""
-        self._tally = Tally(jobs, todo, store, workers)
+        self._tally, self._store = Tally(jobs, todo, store, workers), store
         if not todo:
             return
         if has_cursor(self._console):
@@ -128,15 +131,26 @@ class Board:
     def event(self, event: Event) -> None:
         """Note an event; the table is drawn only now and then."""
         now, failed = self._clock(), event.status == "failed"
+        began = self._tally.running.get(event.run)
         self._tally.event(event, now)
         if event.kind == "say":
             self._line(event.message, Text(event.message))
         elif event.kind == "end":
             line = ending(self._tally.jobs[event.run], event)
-            self._line(f"{line}  ({self._tally.summary(now)})", Text(line, "red") if failed else None)
+            above = Text(line, "red") if failed else None
+            if self._verdicts and event.status == "done":
+                line = self._judged(self._tally.jobs[event.run], now - began.since if began else 0.0)
+                above = Text(line)
+            self._line(f"{line}  ({self._tally.summary(now)})", above)
         if self._live and now >= self._due:
             self._due = now + REFRESH
             self._draw(self._live)
+
+    def _judged(self, job: Job, seconds: float) -> str:
+        """The verdict on a run that has ended, and how long it took: `attention  induction, 25 s`."""
+        found = [row["label"] for row in self._store.folder(job.run).read("verdicts") if row["state"] == LAST]
+        widest = max(len(each.config.mixer.name) for each in self._tally.jobs.values())
+        return f"{job.config.mixer.name:{widest}}  {', '.join([*found[:1], f'{seconds:.0f} s'])}"
 
     def end(self) -> None:
         """Remove the table, and bring the cursor back."""

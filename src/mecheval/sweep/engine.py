@@ -18,6 +18,7 @@ from mecheval.training.signals import Request, stop_requests
 
 LOOK_SECONDS = 0.2
 """Seconds until a signal, or a run that has become free, is noticed while nothing else happens."""
+STOPPING = "stopping: saving the runs under way (Ctrl-C again ends without saving)"
 HELD_LOOK_SECONDS = 1.0
 """Seconds between two looks at runs that other processes hold."""
 
@@ -101,6 +102,7 @@ class CrewEngine(ABC):
                 queue = _Queue(jobs, store, tell, crew, self.tries, request)
                 queue.work()
                 if request:
+                    tell(Event(jobs[0].run, "say", message=STOPPING))
                     crew.stop(queue.take)
             finally:  # after a second Ctrl-C, or an error of whoever listens, there are still some
                 crew.close()

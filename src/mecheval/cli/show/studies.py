@@ -28,7 +28,7 @@ SHORT = {"d_model": "d", "n_layers": "layers", "kernel_size": "kernel", "short_c
 """Heads of axes whose names are long."""
 WORDS = ("mixer", "task", "positions", "convolution")
 """Axes with values in words, which are aligned left."""
-ACCURACY, LIKELIHOOD = "test\nacc", "test\nlik"
+ACCURACY = "test\nacc"
 STYLES = {"reproduced": "green", "contradicted": "bold red", "inconclusive": "yellow", "not tested": "dim"}
 SIDES = {"ours": "bold", "paper": "dim", "diff": ""}
 """The lines of a model in the comparison, and their styles."""
@@ -94,9 +94,9 @@ def mechanism_table(frame: pd.DataFrame, restored: pd.DataFrame) -> Table:
 
     `restored` is that of `studies.restoring`.
     """
-    words = ("mixer", "restored\nat", "share [95 %]", "verdict")
-    heads = ("mixer", ACCURACY, LIKELIHOOD, *words[1:], "agree-\nment")
-    table = plain_table(heads, words, ("verdict",))
+    words = ("mixer", "verdict", "restored\nat", "share [95 %]")
+    heads = (*words[:2], ACCURACY, "chance", *words[2:], "agree-\nment")
+    table = plain_table(heads, words, ("mixer",))
     for row in frame.to_dict("records"):
         role, share = MISSING, ""
         if row["run"] in restored.index and row["verdict"] != "not_learnt":
@@ -106,9 +106,9 @@ def mechanism_table(frame: pd.DataFrame, restored: pd.DataFrame) -> Table:
                 share += f" [{found['share_low']:.2f}, {found['share_high']:.2f}]"
         judged = isinstance(row["verdict"], str)
         verdict = row["verdict"] if judged else row["status"]
-        agreement = f"{row['agreement']:.2f}" if judged and row["agreement"] == row["agreement"] else MISSING
-        scores = score(row["test_accuracy"]), score(row["test_likelihood"])
-        table.add_row(*map(Text, (row["mixer"], *scores, role, share, verdict, agreement)))
+        agreement, chance = (f"{row[name]:.2f}" if judged and row[name] == row[name] else MISSING
+                             for name in ("agreement", "chance"))  # fmt: skip
+        table.add_row(*map(Text, (row["mixer"], verdict, score(row["test_accuracy"]), chance, role, share, agreement)))
     return table
 
 

@@ -1,23 +1,27 @@
 // Our results beside the paper's: claims with their outcomes, then numbers cell by cell.
 
-const SIGNS = { reproduced: "✓", contradicted: "✗", inconclusive: "≈", "not tested": "○" };
+const SIGNS = { reproduced: "✓", contradicted: "✗", inconclusive: "≈" };
 const points = (value) => (known(value) ? `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`.replace(/^[+-]0\.0$/, "0.0") : MISSING);
 
+const OUTCOMES = {
+  reproduced: "Reproduced: ", contradicted: "Contradicted: ", inconclusive: "Not decided yet: ",
+};
+
+// A claim of the paper as a sentence, and what we found.
 function claimItem(claim) {
+  const outcome = Object.keys(OUTCOMES).find((each) => claim.outcome.startsWith(each)) ?? "inconclusive";
+  const where = claim.outcome.slice(outcome.length).trim();
   return el("li", { class: "claim" },
-    el("p", { class: "claim-head" }, el("span", { class: `outcome o-${claim.outcome.replace(" ", "-")}` }, `${SIGNS[claim.outcome] ?? ""} ${claim.outcome}`),
-      el("strong", {}, claim.says), el("span", { class: "quiet" }, `section ${claim.where} · study ${claim.study}`)),
-    el("p", {}, claim.said),
-    folded("How it was tested, and what was found", () => el("dl", { class: "pairs" },
-      el("dt", {}, "the paper"), el("dd", {}, claim.setting), el("dt", {}, "tested"), el("dd", {}, claim.tested),
-      el("dt", {}, "found"), el("dd", {}, claim.evidence))));
+    el("p", {}, el("strong", { class: `o-${outcome}` }, `${SIGNS[outcome]} ${where ? `${OUTCOMES[outcome].slice(0, -2)} ${where}: ` : OUTCOMES[outcome]}`), claim.says),
+    el("p", { class: "quiet" }, `${claim.evidence} (${plural(claim.seeds, "seed")})`),
+    folded("What the paper says, and how it was tested", () => el("dl", { class: "pairs" },
+      el("dt", {}, `section ${claim.where}`), el("dd", {}, claim.said), el("dt", {}, "the paper"), el("dd", {}, claim.setting),
+      el("dt", {}, "tested"), el("dd", {}, claim.tested))));
 }
 
 function cellsTable(study) {
   const { cells } = study;
-  const every = cells.mixer.map((_, row) => row);
-  const both = every.filter((row) => known(cells.difference[row]));
-  const rows = [...both, ...every.filter((row) => !known(cells.difference[row]))];
+  const rows = cells.mixer.map((_, row) => row);
   const rates = cells.lr.some(known);
   return table({
     label: `numbers of study ${study.study} beside the paper's`, rows, step: 20,
@@ -54,11 +58,7 @@ function patternsTable(study) {
 
 function comparisonSection() {
   const { comparison, about } = data;
-  if (!comparison.studies.length) {
-    return section("paper", "Comparison with the paper", [
-      el("p", { class: "note" }, `The store has no run of the paper's studies at scale ${about.scale}. `, el("code", {}, "mecheval study ar"), " makes some."),
-    ]);
-  }
+  if (!comparison.studies.length) return null;
   const settings = new Map();
   comparison.studies.forEach((study) => study.settings.forEach(({ task, ours, paper }) => {
     settings.set(`${task}: ours ${ours}; the paper's ${paper}`, ours === paper ? `${task}: both ${ours}.` : `${task}: ours ${ours}; the paper's ${paper}.`);
@@ -69,15 +69,14 @@ function comparisonSection() {
       : "Our tasks are smaller and training is shorter, so levels differ; compare which mixers recall, and at which position they are restored. ",
       "The paper has one seed and, without a hold-out, chose learning rates on the documents that it reports; we choose on dev and report test."),
     el("ul", {}, [...settings.values()].map((text) => el("li", {}, text))),
-    el("h3", {}, "Claims"),
-    comparison.claims.length ? [
-      el("p", {}, Object.entries(comparison.outcomes).map(([outcome, n]) =>
-        el("span", { class: `outcome o-${outcome.replace(" ", "-")}` }, `${SIGNS[outcome]} ${count(n)} ${outcome}`))),
+    comparison.claims.length > 0 && [
+      el("h3", {}, "What the paper says, and what we found"),
       el("ul", { class: "claims" }, comparison.claims.map(claimItem)),
-    ] : el("p", { class: "note" }, "None of the paper's claims is about these studies."),
+    ],
+    comparison.untested > 0 && el("p", { class: "quiet" }, `${plural(comparison.untested, "other claim")} of the paper cannot be tested with these runs yet.`),
     numbers.map((study) => [
       el("h3", {}, `Numbers of figure ${study.figure}`),
-      el("p", {}, "Likelihood of the right answer: for the original document, for the corrupted one, and after patching in one clean activation; differences in percentage points. Models that only one side has come last."),
+      el("p", {}, "Likelihood of the right answer: for the original document, for the corrupted one, and after patching in one clean activation; differences in percentage points."),
       folded("Where models that learnt are restored most", () => patternsTable(study), { open: true }),
       cellsTable(study),
     ]),

@@ -83,9 +83,7 @@ function documentsSection() {
     const seed = data.about.seeds > 1 ? ` · seed ${runs.seed[at]}` : "";
     return `${runs.task_name[at]} · ${runs.mixer_name[at]} · d ${runs.d_model[at]} · ${plural(runs.n_layers[at], "layer")}${seed} · ${verdictText(at)}`;
   };
-  if (!documents.length) {
-    return section("documents", "Documents", [el("p", { class: "note" }, "No run is done, so there is no model to inspect.")]);
-  }
+  if (!documents.length) return null;
   const place = el("div", { class: "document", "aria-live": "polite" });
   const numbers = el("div", { class: "chips", role: "group", "aria-label": "document" });
   const select = el("select", { id: "explored", onchange: () => look(Number(select.value), 0) },

@@ -40,7 +40,7 @@ const percent = (value) => (known(value) ? (100 * value).toFixed(1).replace(/^-0
 const two = (value) => (known(value) ? value.toFixed(2).replace("-0.00", "0.00") : MISSING);
 const rate = (value) => (known(value) ? value.toExponential().replace(/e\+?/, "e") : MISSING);
 const count = (value) => (known(value) ? value.toLocaleString("en") : MISSING);
-const words = (label) => (known(label) ? label.replaceAll("_", " ") : MISSING);
+const words = (label) => (known(label) ? label.replace("conv_association", "short convolution").replaceAll("_", " ") : MISSING);
 const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
 function duration(seconds) {

@@ -34,12 +34,14 @@ addEventListener("keydown", (event) => {
 
 const main = document.getElementById("main");
 const { about } = data;
+const states = Object.entries(about.statuses).map(([status, n]) => (n === about.runs ? status : `${count(n)} ${status}`)).join(", ");
 const sections = [
   summarySection(), ...data.studies.map(studySection), trainingSection(), comparisonSection(), documentsSection(), runsSection(),
-];
+].filter(Boolean);
 main.append(
-  el("div", { class: "head" }, el("h1", {}, data.title),
-    el("p", { class: "quiet" }, `${plural(about.runs, "run")} in ${about.store}, as of ${about.updated} · scale ${about.scale} · mecheval ${about.version}`)),
+  el("div", { class: "head" }, el("h1", {}, data.title), findingText(),
+    el("p", { class: "quiet" }, `${plural(about.runs, "run")} (${states}) in ${about.store}, as of ${about.updated} · ${plural(about.seeds, "seed")} · `
+      + `${duration(about.hours * 3600)} of training · scale ${about.scale} · mecheval ${about.version}`)),
   ...sections,
   el("footer", {}, el("p", {}, "Made by mecheval from a store of runs. This file needs no network and no other file. "
     + "Charts are drawn by Vega and Vega-Lite (BSD-3-Clause, University of Washington Interactive Data Lab).")),

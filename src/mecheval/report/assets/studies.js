@@ -28,7 +28,7 @@ function studySection(study) {
   sheet = studyTable(study, bar);
   return section(`study-${study.name}`, study.question, [
     el("p", { class: "quiet" }, study.note), bar.node, figures, sheet.node,
-  ], `${study.name} · figure ${study.figure}`, study.name);
+  ], [study.name, study.figure].filter(Boolean).join(" · "), study.name);
 }
 
 function studyTable(study, bar) {
@@ -40,23 +40,25 @@ function studyTable(study, bar) {
   return table({
     label: `chosen runs of study ${study.name}`, rows: run.map((_, row) => row), step: 30,
     passes: (row) => Object.keys(axes).every((axis) => bar.has(axis, text(axis, row))),
+    marked: (row) => axes.mixer && text("mixer", row).includes("@"),
     columns: [
       ...Object.keys(axes).map((axis) => ({ name: AXES[axis] || axis, value: (row) => axes[axis].codes[row], show: (row) => text(axis, row) })),
-      ...Object.keys(numbers).map((name) => ({
-        name: titles[name], number: true, value: (row) => numbers[name][row], show: (row) => percent(numbers[name][row]),
-        hidden: () => left(name),
-      })),
       {
         name: "verdict", value: (row) => verdict[row] ?? status[row],
         show: (row) => words(verdict[row] ?? status[row]) + (known(agreement[row]) ? ` (${(100 * agreement[row]).toFixed(0)} %)` : ""),
       },
-      { name: "run", value: (row) => run[row], show: (row) => (status[row] === "missing" ? MISSING : runLink(run[row])) },
+      ...Object.keys(numbers).map((name) => ({
+        name: titles[name], number: true, value: (row) => numbers[name][row], show: (row) => percent(numbers[name][row]),
+        hidden: () => left(name),
+      })),
+      { name: "run", value: (row) => run[row], show: (row) => runLink(run[row]) },
     ],
   });
 }
 
 function trainingSection() {
   const { training } = data;
+  if (!training.charts.length) return null;
   const mine = [];
   const bar = chipBar(training.chips, () => mine.forEach(choose));
   const figures = training.charts.map((number) => {
@@ -65,12 +67,9 @@ function trainingSection() {
     return node;
   });
   const some = training.shown < training.runs ? ` Shown are ${training.shown}, spread over tasks and mixers.` : "";
-  return section("training", "Mechanisms during training", figures.length ? [
+  return section("training", "How the mechanism forms", [
     el("p", {}, `${plural(training.runs, "run was", "runs were")} intervened on while being trained, on dev documents.${some} `
       + "A line rises where the clean activation at that position restores the answer; the broad grey line is the accuracy."),
     bar.node, figures,
-  ] : [
-    el("p", { class: "note" }, "No run was intervened on while it was trained. To see mechanisms form: ",
-      el("code", {}, "mecheval train --task ar --mixer mamba --interchange-every 100"), "."),
   ]);
 }

@@ -1,4 +1,4 @@
-// The first section: how much there is, where each mixer stores the key-value link, and the best run per setting.
+// The first section: two pictures of the mixers by mechanism, and the best run per setting.
 
 function restoredText(run) {
   const found = data.runs.restored[run];
@@ -6,10 +6,9 @@ function restoredText(run) {
 }
 
 function verdictText(run) {
-  const { label, agreement, status, layer } = data.runs;
+  const { label, status, layer } = data.runs;
   if (!known(label[run])) return status[run] === "done" ? "not asked" : status[run];
-  const where = known(layer[run]) ? `, layer ${layer[run]}` : "";
-  return `${words(label[run])}${where}` + (known(agreement[run]) ? ` (${(100 * agreement[run]).toFixed(0)} %)` : "");
+  return `${words(label[run])}${known(layer[run]) ? `, layer ${layer[run]}` : ""}`;
 }
 
 function badge(run) {
@@ -17,15 +16,17 @@ function badge(run) {
   return el("span", { class: `verdict v-${known(label) ? /^[a-z_]+$/.exec(label)?.[0] ?? "other" : "none"}` }, verdictText(run));
 }
 
+// The finding of each task, on top of the page.
+function findingText() {
+  const { findings } = data.summary;
+  return findings.map(({ task, text }) => el("p", { class: "finding" }, findings.length > 1 ? `${task}: ${text}` : text));
+}
+
 function summarySection() {
   const { about, runs, summary } = data;
-  const facts = [
-    [count(about.runs), about.runs === 1 ? "run" : "runs"], [count(about.tasks.length), about.tasks.length === 1 ? "task" : "tasks"],
-    [count(about.mixers.length), about.mixers.length === 1 ? "mixer" : "mixers"],
-    [count(about.seeds), about.seeds === 1 ? "seed" : "seeds"], [duration(about.hours * 3600), "of training"],
-  ];
   const rows = summary.best;
   const texts = (column) => [...new Set(rows.map((row) => column[row]))].filter(known);
+  const several = (column) => () => texts(column).length < 2;
   const chips = [
     { axis: "task", name: "task", values: texts(runs.task_name) }, { axis: "mixer", name: "mixer", values: texts(runs.mixer) },
     { axis: "d", name: "d_model", values: texts(runs.d_model).sort((a, b) => a - b).map(String) },
@@ -33,31 +34,30 @@ function summarySection() {
   ];
   let sheet = null;
   const bar = chipBar(chips, () => sheet.refill());
-  const severalSeeds = about.seeds > 1;
+  const score = (name, column) => ({ name, value: (row) => runs[column][row], show: (row) => percent(runs[column][row]), number: true });
   sheet = table({
-    label: "best run per setting", rows, step: 20,
+    label: "best run per setting", rows, step: 20, marked: (row) => runs.own[row],
     passes: (row) => bar.has("task", runs.task_name[row]) && bar.has("mixer", runs.mixer[row])
       && bar.has("d", String(runs.d_model[row])) && bar.has("layers", String(runs.n_layers[row])),
     details: (row) => [evidence(row), meanMap(row)],
     columns: [
-      { name: "mixer", value: (row) => runs.mixer_name[row] }, { name: "task", value: (row) => runs.task_name[row] },
-      { name: "layers", value: (row) => runs.n_layers[row], number: true }, { name: "d", value: (row) => runs.d_model[row], number: true },
-      { name: "seed", value: (row) => runs.seed[row], number: true, hidden: () => !severalSeeds },
-      { name: "accuracy %", value: (row) => runs.test_accuracy[row], show: (row) => percent(runs.test_accuracy[row]), number: true },
-      { name: "likelihood %", value: (row) => runs.test_likelihood[row], show: (row) => percent(runs.test_likelihood[row]), number: true },
-      { name: "restored at", value: restoredText }, { name: "verdict (agreement)", value: verdictText, show: badge },
+      { name: "mixer", value: (row) => runs.mixer_name[row] }, { name: "verdict", value: verdictText, show: badge },
+      score("accuracy %", "test_accuracy"), score("chance %", "chance"), score("likelihood %", "test_likelihood"),
+      { name: "restored at", value: restoredText },
+      { name: "agreement %", value: (row) => runs.agreement[row], show: (row) => (known(runs.agreement[row]) ? (100 * runs.agreement[row]).toFixed(0) : MISSING), number: true },
+      { name: "task", value: (row) => runs.task_name[row], hidden: several(runs.task_name) },
+      { name: "layers", value: (row) => runs.n_layers[row], number: true, hidden: several(runs.n_layers) },
+      { name: "d", value: (row) => runs.d_model[row], number: true, hidden: several(runs.d_model) },
+      { name: "seed", value: (row) => runs.seed[row], number: true, hidden: () => about.seeds < 2 },
     ],
   });
-  const states = Object.entries(about.statuses).map(([status, n]) => `${count(n)} ${status}`).join(", ");
-  return section("summary", "Summary", [
-    el("ul", { class: "facts" }, facts.map(([number, name]) => el("li", {}, el("strong", {}, number), ` ${name}`))),
-    el("p", { class: "quiet" }, `Runs: ${states}. Tasks: ${about.tasks.join(", ")}. Mixers: ${about.mixers.join(", ")}.`),
-    summary.charts.length ? summary.charts.map((number) => figure(number))
+  return section("summary", "How each mixer recalls", [
+    summary.charts.length ? el("div", { class: "pair" }, summary.charts.map((number) => figure(number)))
       : el("p", { class: "note" }, "No run has been intervened on yet, so there are no mechanisms to draw; run `mecheval intervene RUN`."),
     el("h3", {}, "Best run per setting (chosen on dev, scored on test)"),
-    el("p", {}, "A setting is a task, mixer, model and seed; learning rates compete. “Restored at” is the position whose clean "
-      + "activation, at the input of layer 1, restores most of the answer, with its share. Open a row for the evidence with 95 % "
-      + "intervals and the whole map."),
+    el("p", {}, "Chance is what the best guess without recall achieves. “Restored at” is the position whose clean activation, at the "
+      + "input of layer 1, restores most of the answer, with its share; agreement is the share of bootstrap resamples with the same "
+      + "verdict. Open a row for the evidence with 95 % intervals and the whole map."),
     bar.node, sheet.node,
   ]);
 }

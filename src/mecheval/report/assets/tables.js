@@ -3,8 +3,8 @@
 const STEP = 50;
 const LONG = 24; // characters from which a cell may break its lines
 
-// columns: [{ name, value(row), show(row)?, number?, hidden?() }]; rows: plain numbers; details(row): what a row opens.
-function table({ columns, rows, details = null, step = STEP, label, passes = () => true }) {
+// columns: [{ name, value(row), show(row)?, number?, hidden?() }]; rows: plain numbers; details(row): what a row opens; marked(row): the reader's own.
+function table({ columns, rows, details = null, step = STEP, label, passes = () => true, marked = () => false }) {
   const state = { by: null, down: false, shown: step, open: new Set() };
   const head = el("tr");
   const body = el("tbody");
@@ -50,12 +50,13 @@ function table({ columns, rows, details = null, step = STEP, label, passes = () 
       const shown = column.show ? column.show(row) : shownValue(column.value(row));
       return el("td", { class: column.number ? "number" : typeof shown === "string" && shown.length > LONG && "long" }, shown);
     });
-    if (!details) return el("tr", {}, cells);
+    const own = marked(row) && "own";
+    if (!details) return el("tr", { class: own }, cells);
     const toggle = button("", () => {
       if (!state.open.delete(row)) state.open.add(row);
       open();
     }, { class: "open", "aria-label": "details" });
-    const tr = el("tr", {}, el("td", {}, toggle), cells);
+    const tr = el("tr", { class: own }, el("td", {}, toggle), cells);
     let below = null;
     function open() {
       const is = state.open.has(row);

@@ -1,0 +1,78 @@
+"""What runs show, in one sentence: which mixers recall, and by which mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mecheval.custom import MARK
+from mecheval.studies.axes import ordered
+
+NOT_LEARNT = "not_learnt"
+NAMES = {
+    "base_conv": "BaseConv", "based": "Based", "delta_net": "DeltaNet", "h3": "H3", "hyena": "Hyena", "mamba": "Mamba",
+    "mamba2": "Mamba-2", "gated_delta_net": "Gated DeltaNet", "kda": "KDA", "gla": "GLA", "retnet": "RetNet",
+    "rwkv7": "RWKV-7", "mesa_net": "MesaNet", "rg_lru": "RG-LRU", "sliding_attention": "sliding-window attention",
+}  # fmt: skip
+"""Built-in mixers as a sentence has them; others keep their names."""
+WAYS = {
+    "induction": "by induction", "conv_association": "by short convolution", "direct_retrieval": "by direct retrieval",
+    "pointer": "by a pointer", "redundant": "by several ways at once", "joint": "by several positions together",
+    "mixed": "by a mixture of mechanisms", "undetermined": "in a way that the measurements do not settle",
+}  # fmt: skip
+"""How a mixer with a verdict recalls, in the order in which a sentence has them."""
+NUMBERS = (
+    "none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+)  # fmt: skip
+FEW = 4
+"""Most mixers without recall that are named; more are counted."""
+
+
+def finding(verdicts: Mapping[str, str]) -> str:
+    """One sentence about mixers and their verdicts; empty where there is none."""
+    if not verdicts:
+        return ""
+    mixers = ordered("mixer", verdicts)
+    learnt = [mixer for mixer in mixers if verdicts[mixer] != NOT_LEARNT]
+    failed = [mixer for mixer in mixers if mixer not in learnt]
+    if len(mixers) == 1:
+        how = "did not learn to recall" if failed else f"recalls {_way(verdicts[mixers[0]])}"
+        return _sentence(f"{named(mixers)} {how}")
+    if not learnt:
+        return f"{'Neither' if len(mixers) == 2 else 'None'} of the {number(len(mixers))} mixers learnt to recall."
+    groups = {way: [mixer for mixer in learnt if verdicts[mixer] == way] for way in (*WAYS, *sorted(verdicts.values()))}
+    ways = [f"{number(len(own))} {_way(way)}" for way, own in groups.items() if own]
+    one = len(learnt) == 1
+    every = "both" if len(mixers) == 2 else f"all {number(len(mixers))}"
+    who = f"{every} mixers" if not failed else f"{number(len(learnt))} of {number(len(mixers))} mixers"
+    said = f"{who} {'recalls' if one else 'recall'}"
+    if len(ways) == 1:
+        said += (
+            f" {_way(verdicts[learnt[0]])}"
+            if one
+            else f", {'both' if len(learnt) == 2 else 'all'} {_way(verdicts[learnt[0]])}"
+        )
+    else:
+        said += f": {', '.join(ways)}"
+    if failed:
+        said += f"; {named(failed) if len(failed) <= FEW else number(len(failed))} did not learn"
+    return _sentence(said)
+
+
+def named(mixers: Sequence[str]) -> str:
+    """Names in a row: attention, BaseConv and Mamba. A custom mixer is named without the digest of its file."""
+    names = [NAMES.get(mixer) or mixer.partition(MARK)[0] or mixer for mixer in mixers]
+    names = [name if names.count(name) == 1 else mixer for name, mixer in zip(names, mixers, strict=True)]
+    return " and ".join(([", ".join(names[:-1])] if len(names) > 1 else []) + names[-1:])
+
+
+def number(n: int) -> str:
+    """A count in words up to twelve."""
+    return NUMBERS[n] if n < len(NUMBERS) else f"{n:,}"
+
+
+def _way(verdict: str) -> str:
+    return WAYS.get(verdict, f"with verdict {verdict}")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
