@@ -51,14 +51,15 @@ def default_sites(model: nn.Module) -> list[Site]:
     return [site for site in model.sites() if not model.taps()[site].readonly]
 
 
-def heads_of(model: nn.Module) -> list[Site]:
-    """Every head of an `LM`'s mixers, or an error if it has none."""
+def asked_sites(model: nn.Module, sites: Sequence[str] | None, heads: bool) -> list[Site]:
+    """The sites of these names, or the default ones; `heads` adds every head of an `LM`'s mixers."""
+    asked = default_sites(model) if sites is None else [_replaceable(model, site) for site in sites]
     found = model.heads() if isinstance(model, LM) else []
-    if not found:
+    if heads and not found:
         raise UserError(
             "heads: no mixer of this model has known heads; name them as parts of a site, `<site>.part.0/4`."
         )
-    return found
+    return [*asked, *found] if heads else asked
 
 
 def interchange(
@@ -101,9 +102,7 @@ def interchange(
             raise UnknownName("direction", name, ["restore", "destroy", "both", "control"])
     if not isinstance(model, LM | Answering):
         model = Answering(model)
-    asked = default_sites(model) if sites is None and not joint else [_replaceable(model, site) for site in sites or ()]
-    if heads:
-        asked += heads_of(model)
+    asked = asked_sites(model, () if sites is None and joint else sites, heads)
     where = before_the_answer(clean, positions(clean, roles, seed))
     if joint is not None:
         where |= before_the_answer(clean, positions(clean, [role for _, role in joint if role not in where], seed))

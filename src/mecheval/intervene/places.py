@@ -102,7 +102,7 @@ def place(model: nn.Module, name: str) -> Place:
         raise UnknownName("site", name, [f"{path}.output" for path in modules if path])
     site = name if isinstance(name, Site) else Site(None, name)
     axis = 2 if isinstance(module, nn.Conv1d) and not at_input else 1  # its channels come first
-    return Place(site, axis, False, lambda listener: _attach_hook(module, at_input, listener))
+    return Place(site, axis, False, lambda listener: attach_hook(module, at_input, listener))
 
 
 def _part(whole: Place, suffix: str, number: int, count: int, spread: bool = False) -> Place:
@@ -156,7 +156,8 @@ def _attach_tap(tap: Tap, listener: Listener) -> Callable[[], None]:
     return detach
 
 
-def _attach_hook(module: nn.Module, at_input: bool, listener: Listener) -> Callable[[], None]:
+def attach_hook(module: nn.Module, at_input: bool, listener: Listener) -> Callable[[], None]:
+    """Let a module's input or output pass through a listener; returns what detaches it again."""
     if at_input:
         return module.register_forward_pre_hook(
             lambda _, arguments, named: _first_argument(listener, arguments, named), with_kwargs=True
