@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from mecheval.evaluation import evaluate
     from mecheval.intervene import (
         ablate,
+        attribute,
         capture,
+        circuit,
         erase_state,
         interchange,
         patch,
+        path,
         reads,
         replace_state,
         smallest_set,
@@ -29,15 +32,16 @@ if TYPE_CHECKING:
     from mecheval.types import Batch
 
 __all__ = [
-    "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "build_mixer", "build_task", "capture",
-    "erase_state", "evaluate", "interchange", "load_lm", "load_pretrained", "load_zoology", "patch", "reads",
-    "replace_state", "run_config", "smallest_set", "state_sweep", "train", "verdict",
+    "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "attribute", "build_mixer", "build_task",
+    "capture", "circuit", "erase_state", "evaluate", "interchange", "load_lm", "load_pretrained", "load_zoology",
+    "patch", "path", "reads", "replace_state", "run_config", "smallest_set", "state_sweep", "train", "verdict",
 ]  # fmt: skip
 
 _ROOMS = {
     "Store": "store", "Grammar": "tasks", "Task": "tasks", "build_task": "tasks", "Batch": "types",
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
-    "ablate": "intervene", "capture": "intervene", "interchange": "intervene", "patch": "intervene",
+    "ablate": "intervene", "attribute": "intervene", "capture": "intervene", "circuit": "intervene",
+    "interchange": "intervene", "patch": "intervene", "path": "intervene",
     "erase_state": "intervene", "reads": "intervene", "replace_state": "intervene", "state_sweep": "intervene",
     "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "load_pretrained": "analysis",
     "train": "training", "evaluate": "evaluation",

@@ -68,13 +68,16 @@ class Tap:
 
     `shape` names its axes, e.g. "B L D"; the axis called L is the position in the document. A listener gets the
     activation and returns what the model continues with. `readonly` marks what the model does not compute with (a
-    recurrent state, rebuilt for whoever reads it): listening there changes nothing.
+    recurrent state, rebuilt for whoever reads it): listening there changes nothing. `heads` is how many heads lie on
+    axis 2, which is called H, HE (one head's numbers side by side) or PH (the first numbers of all heads come first).
     """
 
-    __slots__ = ("kind", "listener", "name", "readonly", "shape")
+    __slots__ = ("heads", "kind", "listener", "name", "readonly", "shape")
 
-    def __init__(self, name: str, shape: str = "B L D", *, kind: Kind | None = None, readonly: bool = False) -> None:
-        self.name, self.shape, self.readonly = name, shape, readonly
+    def __init__(
+        self, name: str, shape: str = "B L D", *, kind: Kind | None = None, readonly: bool = False, heads: int = 0
+    ) -> None:
+        self.name, self.shape, self.readonly, self.heads = name, shape, readonly, heads
         self.kind: Kind = kind or ("short_conv" if name in SHORT_CONVOLUTIONS else "state" if readonly else "inside")
         self.listener: Callable[[Tensor], Tensor] | None = None
 

@@ -93,17 +93,21 @@ def study(
     only: Only = None,
     seeds: Seeds = 1,
     lr: Annotated[str | None, typer.Option(help="Other learning rates, comma-separated.")] = None,
-    engine: Annotated[str, typer.Option(help="local (worker processes) or ray.")] = "local",
+    engine: Annotated[str, typer.Option(help="local (worker processes), ray or slurm.")] = "local",
     workers: Workers = None,
     nice: Annotated[int | None, typer.Option(min=0, max=19, help="How much to lower the priority of workers.")] = None,
     address: Annotated[
         str | None, typer.Option(help="Ray cluster: auto or HOST:PORT; default: start a local one.")
     ] = None,
     cpus: Annotated[
-        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: cores per run; default: 1.")
+        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray, Slurm: cores per run; default: 1.")
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray: GPUs per run; default: 0.")
+        float | None, typer.Option(callback=from_to(0, MOST_CORES), help="Ray, Slurm: GPUs per run; default: 0.")
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="Slurm: partition; default: the cluster's own.")] = None,
+    minutes: Annotated[
+        int | None, typer.Option(min=1, help="Slurm: time limit of a job, which then is queued again; default: 240.")
     ] = None,
     store: StoreAddress = DEFAULT_STORE,
     figures: Annotated[Path | None, typer.Option(help="Folder for figures; default: figures in the store.")] = None,
@@ -126,11 +130,12 @@ def study(
             raise UserError(f"name a study. Choices: {', '.join([*STUDIES, ALL])}.")
         rates = rates_of(lr)
         plans = [(study, study_points(study, scale, seeds, wanted, rates)) for study in studies]
-        given = {"workers": workers, "nice": nice, "address": address, "cpus": cpus, "gpus": gpus}
+        given = {"workers": workers, "nice": nice, "address": address, "cpus": cpus, "gpus": gpus,
+                 "partition": partition, "minutes": minutes}  # fmt: skip
         given = {name: value for name, value in given.items() if value is not None}
         _check_engine(engine, given)
-        if is_url(store) and engine == "local" and not status:
-            raise UserError("a store behind a URL is for --engine ray; the local engine needs a folder.")
+        if is_url(store) and engine != "ray" and not status:
+            raise UserError(f"a store behind a URL is for --engine ray; --engine {engine} needs a folder.")
         opened = open_store(store)
     if status:
         _print_status(plans, open_published(store), workers, as_json)
@@ -163,7 +168,7 @@ def study(
 
 def _batches(plans: Sequence[Plan], engine: str) -> list[Sequence[Plan]]:
     """One study after the other, so that first results come soon; on a cluster all at once, to keep it busy."""
-    return [plans] if engine == "ray" else [[plan] for plan in plans]
+    return [[plan] for plan in plans] if engine == "local" else [plans]
 
 
 def _titles(plans: Sequence[Plan], scale: str, engine: str) -> list[str]:

@@ -5,26 +5,32 @@ from typing import TYPE_CHECKING
 from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
+    from mecheval.intervene.attribution import attribute
+    from mecheval.intervene.circuits import Circuit, Wiring, circuit
     from mecheval.intervene.edits import Intervention, Mean, Noise, Take, Zero, capture, patch
     from mecheval.intervene.effects import ablate, default_sites, interchange
     from mecheval.intervene.evidence import Verdict, verdict
     from mecheval.intervene.mechanism import Depths, Rule
+    from mecheval.intervene.paths import path
     from mecheval.intervene.read_shares import Reads, reads
     from mecheval.intervene.sets import Places, smallest_set
     from mecheval.intervene.state import state_sweep
     from mecheval.intervene.state_parts import erase_state, replace_state
 
 __all__ = [
-    "Depths", "Intervention", "Mean", "Noise", "Places", "Reads", "Rule", "Take", "Verdict", "Zero", "ablate",
-    "capture", "default_sites", "erase_state", "interchange", "patch", "reads", "replace_state", "smallest_set",
-    "state_sweep", "verdict",
+    "Circuit", "Depths", "Intervention", "Mean", "Noise", "Places", "Reads", "Rule", "Take", "Verdict", "Wiring",
+    "Zero", "ablate", "attribute", "capture", "circuit", "default_sites", "erase_state", "interchange", "patch", "path",
+    "reads", "replace_state", "smallest_set", "state_sweep", "verdict",
 ]  # fmt: skip
 
 _NAMES = {
+    "attribution": ("attribute",),
+    "circuits": ("Circuit", "Wiring", "circuit"),
     "edits": ("Intervention", "Mean", "Noise", "Take", "Zero", "capture", "patch"),
     "effects": ("ablate", "default_sites", "interchange"),
     "evidence": ("Verdict", "verdict"),
     "mechanism": ("Depths", "Rule"),
+    "paths": ("path",),
     "read_shares": ("Reads", "reads"),
     "sets": ("Places", "smallest_set"),
     "state": ("state_sweep",),

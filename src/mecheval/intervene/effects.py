@@ -51,6 +51,17 @@ def default_sites(model: nn.Module) -> list[Site]:
     return [site for site in model.sites() if not model.taps()[site].readonly]
 
 
+def asked_sites(model: nn.Module, sites: Sequence[str] | None, heads: bool) -> list[Site]:
+    """The sites of these names, or the default ones; `heads` adds every head of an `LM`'s mixers."""
+    asked = default_sites(model) if sites is None else [_replaceable(model, site) for site in sites]
+    found = model.heads() if isinstance(model, LM) else []
+    if heads and not found:
+        raise UserError(
+            "heads: no mixer of this model has known heads; name them as parts of a site, `<site>.part.0/4`."
+        )
+    return [*asked, *found] if heads else asked
+
+
 def interchange(
     model: nn.Module,
     clean: Batch,
@@ -58,6 +69,7 @@ def interchange(
     sites: Sequence[str] | None = None,
     roles: Roles | None = None,
     *,
+    heads: bool = False,
     direction: str = "restore",
     joint: Sequence[tuple[str, str]] | None = None,
     depths: Depths | None = None,
@@ -76,10 +88,10 @@ def interchange(
 
     `model` is an `LM`, or any module that maps tokens (n, L) to logits (n, L, V) or to an object with `.logits`, with
     `sites` named by submodule, e.g. `layers.0.attn.output`; for those every edit is a whole run, and `depths` names the
-    sites that decide a verdict. The site `blocks.1.mixer.state` is all that the mixer carries on after a position.
-    `per_document` gives a row for each document instead, with its number as `document`. `budget_mb` bounds the memory
-    of the activations; `seed` chooses the positions of the role `random`. Without `roles`, they are all that the
-    documents have, and `random`.
+    sites that decide a verdict. The site `blocks.1.mixer.state` is all that the mixer carries on after a position;
+    `heads` adds a row for every head of an `LM`'s mixers. `per_document` gives a row for each document instead, with
+    its number as `document`. `budget_mb` bounds the memory of the activations; `seed` chooses the positions of the role
+    `random`. Without `roles`, they are all that the documents have, and `random`.
     """
     import pandas as pd
 
@@ -90,7 +102,7 @@ def interchange(
             raise UnknownName("direction", name, ["restore", "destroy", "both", "control"])
     if not isinstance(model, LM | Answering):
         model = Answering(model)
-    asked = default_sites(model) if sites is None and not joint else [_replaceable(model, site) for site in sites or ()]
+    asked = asked_sites(model, () if sites is None and joint else sites, heads)
     where = before_the_answer(clean, positions(clean, roles, seed))
     if joint is not None:
         where |= before_the_answer(clean, positions(clean, [role for _, role in joint if role not in where], seed))

@@ -68,6 +68,12 @@ def right(logits: Tensor, answers: Tensor) -> Tensor:
 
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # of logits (n, V) and answers (n,)
+MEASURES: dict[str, Measure] = {
+    "likelihood": answer_likelihood,
+    "log": lambda logits, answers: logits.log_softmax(-1).gather(-1, answers[:, None])[:, 0].double().cpu(),
+    "logit": lambda logits, answers: logits.gather(-1, answers[:, None])[:, 0].double().cpu(),
+}
+"""What can be measured of an answer."""
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, is_dataclass
@@ -65,19 +66,30 @@ def _kind_of(answer: Any) -> str:
     return f"{type(answer).__name__} of {len(answer)}" if isinstance(answer, tuple | list) else type(answer).__name__
 
 
+PART = re.compile(r"(.+)\.part\.(\d{1,9})/(\d{1,9})")
+"""The name of one of several equal parts of a site's channels: `mixer.q.part.0/4` is the first quarter."""
+
+
 def place(model: nn.Module, name: str) -> Place:
     """The activation called `name`: a site of an `LM`, or `<submodule>.output` / `<submodule>.input` of any module.
 
     An output or input that is a tuple, or an answer of transformers, is represented by its first tensor, as is
-    usual for layers that also return a cache or weights.
+    usual for layers that also return a cache or weights. A head of an `LM` is `blocks.0.mixer.heads.3`; the channels of
+    any site can be divided: `transformer.h.0.attn.c_proj.input.part.3/12` is head 3 of 12 of a GPT-2.
     """
+    if part := PART.fullmatch(name):
+        return _part(place(model, part[1]), f".part.{part[2]}/{part[3]}", int(part[2]), int(part[3]))
+    if isinstance(model, LM) and name in model.heads():
+        of, number = name.rsplit(".", 1)
+        tap = model.taps()[of]
+        return _part(place(model, of), f".{number}", int(number), tap.heads, spread=tap.shape.split()[2] == "PH")
     if isinstance(model, LM):
         taps = model.taps()
         states = {f"blocks.{i}.{STATE}": Site(i, STATE, "state") for i in range(model.n_layers)}
         if name not in taps and name in states:  # it can be replaced, but this mixer has no tensor of that name
             return Place(states[name], 1, True, lambda listener: _no_tensor(name))
         if name not in taps:
-            raise UnknownName("site", name, [*taps, *states])
+            raise UnknownName("site", name, [*taps, *states, *model.heads()])
         tap, site = taps[name], next(site for site in model.sites() if site == name)
         return Place(site, tap.position_axis, tap.readonly, lambda listener: _attach_tap(tap, listener))
     path, _, end = name.rpartition(".")
@@ -90,7 +102,35 @@ def place(model: nn.Module, name: str) -> Place:
         raise UnknownName("site", name, [f"{path}.output" for path in modules if path])
     site = name if isinstance(name, Site) else Site(None, name)
     axis = 2 if isinstance(module, nn.Conv1d) and not at_input else 1  # its channels come first
-    return Place(site, axis, False, lambda listener: _attach_hook(module, at_input, listener))
+    return Place(site, axis, False, lambda listener: attach_hook(module, at_input, listener))
+
+
+def _part(whole: Place, suffix: str, number: int, count: int, spread: bool = False) -> Place:
+    """Part `number` of `count` of an activation's channels: side by side, or spread out, every count-th."""
+    channels = 3 - whole.axis  # (n, L, D) or (n, D, L)
+
+    def view(x: Tensor) -> Tensor:
+        if x.ndim < 3 or not 0 <= number < count or x.shape[channels] % count:
+            sizes = f"{x.shape[channels]} channels" if x.ndim >= 3 else "no channels"
+            raise UserError(f"site {whole.site}{suffix}: there is no such part; the site has {sizes}.")
+        apart = x.unflatten(channels, (-1, count) if spread else (count, -1))
+        return apart.select(channels + spread, number)
+
+    def attach(listener: Listener) -> Callable[[], None]:
+        def change(x: Tensor) -> Tensor:
+            own = view(x)
+            new = listener(own)
+            if new is own:
+                return x
+            y = x.clone()
+            view(y).copy_(new)
+            return y
+
+        return whole.attach(change)
+
+    site = whole.site
+    named = Site(site.block, f"{site.part}{suffix}", site.kind, f"{site}{suffix}")
+    return Place(named, whole.axis, whole.readonly, attach)
 
 
 def _no_tensor(name: str) -> Callable[[], None]:
@@ -116,7 +156,8 @@ def _attach_tap(tap: Tap, listener: Listener) -> Callable[[], None]:
     return detach
 
 
-def _attach_hook(module: nn.Module, at_input: bool, listener: Listener) -> Callable[[], None]:
+def attach_hook(module: nn.Module, at_input: bool, listener: Listener) -> Callable[[], None]:
+    """Let a module's input or output pass through a listener; returns what detaches it again."""
     if at_input:
         return module.register_forward_pre_hook(
             lambda _, arguments, named: _first_argument(listener, arguments, named), with_kwargs=True

@@ -42,7 +42,7 @@ class Attention(Mixer):
         self.out_proj = nn.Linear(d_model, d_model)
         self.q, self.k, self.v = Tap("q"), Tap("k"), Tap("v")
         self.pattern = Tap("pattern", "B H L S")
-        self.heads = Tap("heads")
+        self.heads = Tap("heads", "B L HE", heads=self.num_heads)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """y_t = out_proj(Σ_{s<=t} softmax_s(q_t·k_s/√E) v_s)."""

@@ -50,7 +50,7 @@ class TaylorAttention(Mixer):
         self.q, self.k, self.v = Tap("q", "B L HF"), Tap("k", "B L HF"), Tap("v")
         self.state = Tap("state", "B L H P E+1", readonly=True)
         self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)
-        self.heads = Tap("heads")
+        self.heads = Tap("heads", "B L HE", heads=self.num_heads)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """y_t = proj_o(Σ_{j<=t} A_tj v_j / Σ_{j<=t} A_tj), A_tj = φ(q_t)·φ(k_j)."""

@@ -56,7 +56,7 @@ class H3(Mixer):
         self.q, self.k, self.v = Tap("q"), Tap("k"), Tap("v")
         self.shift = Tap("shift")
         self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)
-        self.heads = Tap("heads")
+        self.heads = Tap("heads", "B L PH", heads=heads)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """K' = ks ∗ k + D_k k; o[e2] = Σ_e1 q[e1] (kd ∗ + D)(k'[e1] v[e2])."""

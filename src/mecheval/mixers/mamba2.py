@@ -58,7 +58,7 @@ class Mamba2(Mixer):
         self.B, self.C = Tap("B", "B L N"), Tap("C", "B L N")
         self.state = Tap("state", "B L H N P", readonly=True)
         self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)
-        self.heads = Tap("heads", "B L H P")
+        self.heads = Tap("heads", "B L H P", heads=heads)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """out_proj(norm((scan(u) + D u) ⊙ silu(gate)))."""

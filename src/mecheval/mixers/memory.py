@@ -60,7 +60,7 @@ class MemoryMixer(Mixer):
             setattr(self, name, Tap(name, shape))
         self.state = Tap("state", "B L H E V", readonly=True)
         self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)
-        self.heads = Tap("heads", "B L H V")
+        self.heads = Tap("heads", "B L H V", heads=self.num_heads)
 
     def project(self, name: str, x: Tensor, at: Tensor | None = None) -> Tensor:
         """The map called `name` of x, with its short convolution if it has one; (B, L or K, C)."""

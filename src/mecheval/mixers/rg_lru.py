@@ -75,7 +75,7 @@ class RGLRU(Mixer):
         self.r, self.i, self.a = Tap("r", "B L W"), Tap("i", "B L W"), Tap("a", "B L W")
         self.state = Tap("state", "B L W", readonly=True)
         self.weights = Tap("weights", "B W L S", kind="weights", readonly=True)
-        self.heads = Tap("heads", "B L W")
+        self.heads = Tap("heads", "B L HE", heads=options.num_heads)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """linear_out(h ⊙ gelu(linear_y(x))), where the recurrence makes h of conv(linear_x(x))."""

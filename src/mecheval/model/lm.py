@@ -167,6 +167,10 @@ class LM(nn.Module):
         """All activations that can be read or replaced; a site is its name, and knows its block and kind."""
         return [site for site, _ in self._sites()]
 
+    def heads(self) -> list[Site]:
+        """The heads of all mixers that have them, `blocks.0.mixer.heads.3`: parts of the site `mixer.heads`."""
+        return [Site(s.block, f"{s.part}.{i}", s.kind) for s, tap in self._sites() for i in range(tap.heads)]
+
     def _sites(self) -> list[tuple[Site, Tap]]:
         blocks = enumerate(self._blocks())
         return [(Site(i, part, tap.kind), tap) for i, block in blocks for part, tap in block.taps().items()]

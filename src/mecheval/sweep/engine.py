@@ -219,6 +219,7 @@ class Kind(NamedTuple):
 ENGINES = {
     "local": Kind("mecheval.sweep.local:LocalEngine", ("workers", "nice")),
     "ray": Kind("mecheval.sweep.ray_engine:RayEngine", ("address", "cpus", "gpus")),
+    "slurm": Kind("mecheval.sweep.slurm_engine:SlurmEngine", ("partition", "minutes", "workers", "cpus", "gpus")),
 }
 """The engines of `mecheval study --engine`; a new engine has a file and a line here."""
 

@@ -1,0 +1,228 @@
+"""The Slurm engine: the same jobs as arrays of a Slurm cluster, through submitit.
+
+A worker writes its events as lines of JSON into a file in the store, from where the process of the sweep reads them. A
+job that reaches its time limit is queued again by submitit, and resumes from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import getpass
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mecheval import custom
+from mecheval.errors import UserError
+from mecheval.store.location import check_shared, is_url, marked, remove_stale
+from mecheval.sweep.engine import Crew, CrewEngine
+from mecheval.sweep.job import Event, Job, Tell, work
+from mecheval.sweep.local import WORKER
+
+LOOK_SECONDS = 0.5
+"""Seconds between two looks at the events of jobs."""
+QUEUE_SECONDS = 5.0
+"""Seconds between two questions to Slurm which jobs there are."""
+STOP_SECONDS = 30.0
+"""Seconds that runs may take to save when the sweep is stopped."""
+MOST_TIMEOUTS = 1000
+"""How often a job may reach its time limit and go on."""
+MINUTES = 240
+"""The time limit of a job unless another one is asked for."""
+
+
+class SlurmEngine(CrewEngine):
+    """Array jobs of a Slurm cluster, `workers` of an array at once; the store is a folder that all nodes see.
+
+    `cpus` and `gpus` are what one thread of a job is given, `minutes` is the time limit of a job. `cluster` is "slurm",
+    or "local" for processes on this machine that submitit runs in the same way.
+    """
+
+    def __init__(
+        self,
+        partition: str | None = None,
+        minutes: int = MINUTES,
+        cpus: float = 1,
+        gpus: float = 0,
+        workers: int = 64,
+        tries: int = 5,
+        checkpoint_seconds: float = 30.0,
+        cluster: str = "slurm",
+    ) -> None:
+        if minutes < 1 or cpus != int(cpus) or gpus != int(gpus) or cpus < 1:
+            raise UserError("--engine slurm: give whole numbers of --minutes, --cpus (from 1) and --gpus.")
+        self.partition, self.minutes, self.cpus, self.gpus = partition, minutes, int(cpus), int(gpus)
+        self.workers, self.tries, self.checkpoint_seconds, self.cluster = workers, tries, checkpoint_seconds, cluster
+        if cluster == "slurm" and shutil.which("sbatch") is None:
+            raise UserError("--engine slurm: there is no sbatch on this machine; start the sweep on a login node.")
+        self.submitit = import_submitit()
+
+    @contextmanager
+    def crew(self, jobs: list[Job], store: str, tell: Tell) -> Iterator[Crew]:
+        """The cluster. Workers know by a file in the store, the marker, that they see the same folder."""
+        if is_url(store):
+            raise UserError("--engine slurm: the store must be a folder that all nodes see, not a URL.")
+        place = Path(store).absolute()
+        remove_stale(place)
+        with marked(place) as marker:
+            folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=place))  # which nobody else can read or write
+            try:
+                yield _Arrays(self, str(place), marker, folder)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def executor(self, folder: Path, threads: int) -> Any:
+        """What submits jobs of so many threads; submitit keeps its own files in the folder."""
+        found = self.submitit.AutoExecutor(
+            folder, cluster=self.cluster, slurm_max_num_timeout=MOST_TIMEOUTS, local_max_num_timeout=MOST_TIMEOUTS
+        )
+        found.update_parameters(
+            name="mecheval", timeout_min=self.minutes, cpus_per_task=self.cpus * threads,
+            gpus_per_node=self.gpus * threads, slurm_array_parallelism=self.workers,
+            slurm_setup=[f"export {name}={value}" for name, value in WORKER.items()],
+            **({"slurm_partition": self.partition} if self.partition else {}),
+        )  # fmt: skip
+        return found
+
+
+def import_submitit() -> Any:
+    """The package, or an error that says how to get it."""
+    try:
+        return importlib.import_module("submitit")
+    except ImportError:
+        raise UserError("--engine slurm needs submitit: pip install 'mecheval[slurm]'.") from None
+
+
+class _Arrays(Crew):
+    """The jobs of a sweep. All that are started before the next look are submitted as one array."""
+
+    def __init__(self, engine: SlurmEngine, store: str, marker: str, folder: Path) -> None:
+        self.engine, self.store, self.marker, self.folder = engine, store, marker, folder
+        self.new: list[Job] = []
+        self.under_way: list[_Submitted] = []
+        self.count, self.next_question = 0, 0.0
+
+    def start(self, job: Job) -> None:
+        self.new.append(job)
+
+    def hear(self, take: Tell) -> None:
+        self.submit()
+        time.sleep(LOOK_SECONDS)
+        gone = self.gone()
+        for each in list(self.under_way):
+            events = each.events()
+            for event in events:
+                if event.kind != "end":
+                    take(event)
+            ends = [event for event in events if event.kind == "end"]
+            if ends and ends[-1].status != "interrupted":
+                self.under_way.remove(each)
+                take(ends[-1])
+            elif each in gone:
+                self.under_way.remove(each)
+                take(Event(each.job.run, "end", status="died", message=each.last_words()))
+
+    def submit(self) -> None:
+        """Give Slurm what was started since the last time, an array for each number of threads."""
+        waiting, self.new = self.new, []
+        for threads in sorted({job.config.machine.threads for job in waiting}):
+            executor = self.engine.executor(self.folder, threads)
+            some = [job for job in waiting if job.config.machine.threads == threads]
+            sent = []
+            with executor.batch():
+                for job in some:
+                    self.count += 1
+                    file = self.folder / f"{job.run}-{self.count}.jsonl"
+                    given = {
+                        "job": {"run": job.run, **job.to_dict()}, "store": self.store, "marker": self.marker,
+                        "file": str(file), "seconds": self.engine.checkpoint_seconds,
+                        "environment": {**WORKER, **custom.environment()},
+                    }  # fmt: skip
+                    sent.append((job, executor.submit(Task(), json.dumps(given)), file))
+            self.under_way += [_Submitted(*each) for each in sent]
+            self.next_question = time.monotonic() + QUEUE_SECONDS  # until Slurm knows of them all
+
+    def gone(self) -> list[_Submitted]:
+        """The jobs that are no longer there. Slurm is asked for its queue only: many clusters keep no accounts."""
+        if self.engine.cluster != "slurm":
+            return [each for each in self.under_way if each.handle.done()]
+        if time.monotonic() < self.next_question:
+            return []
+        self.next_question = time.monotonic() + QUEUE_SECONDS
+        asked = ["squeue", "--noheader", "--array", "--format=%i", f"--user={getpass.getuser()}"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if answer.returncode:  # the controller does not answer now; jobs go on without it
+            return []
+        there = set(answer.stdout.split())
+        return [each for each in self.under_way if each.handle.job_id not in there]
+
+    def stop(self, take: Tell) -> None:
+        """Have Slurm ask all jobs to save and end; it kills those that take too long."""
+        self.new = []
+        for each in self.under_way:
+            with suppress(Exception):  # it may have ended just now
+                each.handle.cancel(check=False)
+        until = time.monotonic() + STOP_SECONDS
+        while self.under_way and time.monotonic() < until:
+            self.hear(take)
+
+    def close(self) -> None:
+        if self.under_way:
+            self.stop(lambda event: None)
+
+
+class _Submitted:
+    """A job that submitit was given, and its file of events."""
+
+    def __init__(self, job: Job, handle: Any, file: Path) -> None:
+        self.job, self.handle, self.file = job, handle, file
+        self._read = 0
+
+    def events(self) -> list[Event]:
+        """Its events since the last look."""
+        try:
+            with self.file.open("rb") as file:
+                file.seek(self._read)
+                new = file.read()
+        except FileNotFoundError:
+            return []
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return [Event(*json.loads(line)) for line in whole.splitlines()]
+
+    def last_words(self) -> str:
+        """That it is gone, with the last line that it wrote to its standard error."""
+        said = ""
+        with suppress(OSError):
+            said = (self.handle.stderr() or "").strip().rpartition("\n")[2].strip()
+        return "its Slurm job is gone" + (f" ({said})" if said else "")
+
+
+class Task:
+    """What a node does: work on a job that is given as JSON, and write its events into a file."""
+
+    def __call__(self, given: str) -> None:
+        """Work; the end is the last event."""
+        todo = json.loads(given)
+        os.environ.update(todo["environment"])  # before torch is imported
+        with Path(todo["file"]).open("a", buffering=1) as file:
+
+            def tell(event: Event) -> None:
+                file.write(json.dumps(event) + "\n")
+
+            try:
+                check_shared(todo["store"], todo["marker"])
+                work(Job.read(todo["job"]), todo["store"], tell, checkpoint_seconds=todo["seconds"])
+            except UserError as error:  # such as a mixer's file that has changed since the sweep began
+                tell(Event(todo["job"]["run"], "end", status="failed", message=str(error)))
+
+    def checkpoint(self, given: str) -> Any:
+        """At the time limit: the same again, which resumes from the run's last checkpoint."""
+        return import_submitit().helpers.DelayedSubmission(self, given)

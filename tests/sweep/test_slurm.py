@@ -1,0 +1,75 @@
+"""The Slurm engine, on submitit's own local executor: the same jobs, files and signals, without a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mecheval.errors import UserError
+from mecheval.store import Store
+from mecheval.sweep import ENGINES, Event, Job, sweep
+from mecheval.sweep.slurm_engine import SlurmEngine, Task, _Arrays
+from sweep.jobs import Heard, Here, bytes_of
+from training.runs import tiny
+
+pytest.importorskip("submitit", reason="the extra `dev` brings submitit")
+
+
+def below(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_killed_job_of_an_array_is_submitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job(tiny(steps=60, every=20, seed=seed)) for seed in range(2)]
+    wanted = Store(tmp_path / "wanted")
+    sweep(jobs, wanted, Here(), Heard())
+    sizes, killed, heard = list[int](), list[int](), Heard()
+    submit = _Arrays.submit
+
+    def counted(self: _Arrays) -> None:
+        if self.new:
+            sizes.append(len(self.new))
+        submit(self)
+        crew.append(self)
+
+    crew: list[_Arrays] = []
+    monkeypatch.setattr(_Arrays, "submit", counted)
+
+    class Killer(Heard):
+        def event(self, event: Event) -> None:
+            heard.event(event)
+            if event.kind == "begin" and event.run == jobs[0].run and not killed:
+                [mine] = [each for each in crew[-1].under_way if each.job.run == event.run]
+                killed.extend(below(int(mine.handle.job_id)))
+                os.kill(killed[0], signal.SIGKILL)
+
+    swept = sweep(jobs, Store(tmp_path / "found"), SlurmEngine(cluster="local", checkpoint_seconds=0.01), Killer())
+    assert killed
+    assert swept.failures == ()
+    assert sizes == [2, 1]  # an array of both, then the one that died
+    assert any("its Slurm job is gone" in event.message for event in heard.of("say"))
+    assert bytes_of(tmp_path / "found", jobs) == bytes_of(wanted, jobs)
+    assert not list((tmp_path / "found").glob(".slurm-*"))  # nothing is left of submitit's files
+
+
+def test_at_the_time_limit_a_job_is_the_same_again() -> None:
+    again: Any = Task().checkpoint("given")
+    assert isinstance(again.function, Task)
+    assert again.args == ("given",)
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="there is no sbatch on this machine"):
+        SlurmEngine()
+    for wrong in ({"cpus": 0.5}, {"gpus": 0.5}, {"minutes": 0}):
+        with pytest.raises(UserError, match="whole numbers"):
+            SlurmEngine(cluster="local", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="not a URL"), SlurmEngine(cluster="local").crew([], "s3://bucket", print):
+        pass
+    assert "partition" in ENGINES["slurm"].options
