@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from commands import Command
 from mecheval.config import run_config
 from mecheval.evaluation.landscape import _loss, hessian_products, landscape, random_direction, top_eigenvalues
 from mecheval.mixers.options import BUILT_IN
@@ -82,3 +86,18 @@ def test_a_run_and_the_same_again(run: RunFolder) -> None:
     again = landscape(run, along=2, documents=8)
     assert (found.plane, found.line, found.sharpness) == (again.plane, again.line, again.sharpness)
     assert landscape(run, along=0, seed=1, documents=8).plane != found.plane
+
+
+def test_the_drawing(run: RunFolder, command: Command, tmp_path: Path) -> None:
+    save = tmp_path / "landscape.json"
+    out = command.prints(
+        "draw", "landscape", run.id, "--store", str(run.path.parent.parent), "--along", "1", "--documents", "4",
+        "--save", str(save),
+    )  # fmt: skip
+    assert out.startswith(f"wrote {save}\n")
+    assert "The loss on the line from start" in out
+    rows = [row for rows in json.loads(save.read_text())["datasets"].values() for row in rows]
+    levels = [row for row in rows if "level" in row]
+    area = sum((row["x2"] - row["x"]) * (row["y2"] - row["y"]) for row in levels)
+    assert area == pytest.approx(4, abs=1e-2)  # the plane is covered, and nothing twice
+    assert {row["line"] for row in rows if "line" in row} >= {"largest", "edge of stability"}
