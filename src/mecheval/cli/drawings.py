@@ -53,7 +53,7 @@ def grammar(
         raise UserError(f"a drawing shows grammars of at most {MOST_RULES} rules; `mecheval grammar` shows this one.")
     with aside.status(DRAWING):
         chart = grammar_figure(task, document, split, seed)
-    _write(chart, save)
+    write_chart(chart, save)
 
 
 @draw.command()
@@ -87,7 +87,7 @@ def example(
     roles = [role for role in (meaning.key, meaning.value, meaning.query) if role is not None]
     explained = explain(trained.lm, trained.task, clean, corrupted, [site], roles, top)
     title = f"{trained.config.title} · document {document} ({split})"
-    _write(example_figure(document_data(trained.task, clean, 0), explained, site, n_layers, title), save)
+    write_chart(example_figure(document_data(trained.task, clean, 0), explained, site, n_layers, title), save)
 
 
 @draw.command()
@@ -115,7 +115,7 @@ def inside(
     one = document_data(trained.task, clean, 0)
     title = f"{trained.config.title} · document {document} ({split})"
     shares = reads(trained.lm, clean).shares[:, 0].double().numpy()
-    _write(reads_figure(shares, one["symbols"], one["roles"], title), save)
+    write_chart(reads_figure(shares, one["symbols"], one["roles"], title), save)
     every, _ = probe.documents(trained.task, trained.config, split)
     found = reads(trained.lm, every).table().pivot(index="layer", columns="role", values="share")
     line(f"Share of what each layer reads at the query that comes from each role, mean of {len(every)} documents:")
@@ -152,7 +152,7 @@ def ladder(
         name = config.title if titles.count(config.title) == 1 else f"{config.title} · {folder.id}"
         with aside.status(f"scoring {name}"):
             steps[name] = ladder(folder, by, state, split, documents)
-    _write(ladder_figure(steps, by, f"Accuracy by {by.replace('_', ' ')} ({split})"), save)
+    write_chart(ladder_figure(steps, by, f"Accuracy by {by.replace('_', ' ')} ({split})"), save)
 
 
 @draw.command()
@@ -178,7 +178,7 @@ def mechanisms(
         points = [] if study is None else study_points(get_study(study), scale, seeds)
         among = None if study is None else {point.config.id for point in points}
         rows = mechanism_rows(Store(store), task, among)
-    _write(mechanisms_figure(rows, f"{TITLE} ({say('task', task)})"), save)
+    write_chart(mechanisms_figure(rows, f"{TITLE} ({say('task', task)})"), save)
 
 
 @draw.command("study")
@@ -209,7 +209,7 @@ def draw_study(
         drawn = figures.study_charts(study_table(study, points, opened), opened, scale)
     if wanted not in drawn:
         raise UserError(f"the store has no learning curves of {name}; `mecheval study {name}` makes them.")
-    _write(drawn[wanted], path)
+    write_chart(drawn[wanted], path)
 
 
 @app.command()
@@ -247,7 +247,8 @@ def demo(
     note("next: mecheval quickstart trains seven mixers of your own in minutes")
 
 
-def _write(chart: Chart, path: Path) -> None:
+def write_chart(chart: Chart, path: Path) -> None:
+    """Write a chart into a file, and say so."""
     from mecheval import figures
 
     figures.save(chart, path)

@@ -220,6 +220,8 @@ def _show(
         return records(best.frame)
     console.print(f"\n{study.name}: {study.question}", markup=False, style="bold")
     console.print(result_table(best))
+    for sentence in [] if study.says is None else study.says(table):
+        line(sentence)
     spent = f" · {duration(took)}" if took else ""
     note(f"figure {study.figure}: {folder / f'{study.name}-{scale}'}.svg{spent}")
     return []

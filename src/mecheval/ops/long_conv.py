@@ -48,12 +48,11 @@ def long_conv(x: Tensor, k: Tensor, at: Tensor | None = None) -> Tensor:
 
 
 def long_conv_reference(x: Tensor, k: Tensor, at: Tensor | None = None) -> Tensor:
-    """`long_conv` as a product with the Toeplitz matrix T[t, u] = k[t-u] of each channel."""
-    t = torch.arange(x.shape[1], device=x.device)
-    lag_LL = t[:, None] - t[None, :]
-    toeplitz_LLC = torch.where(lag_LL[:, :, None] >= 0, k[lag_LL.clamp(min=0)], 0)
-    y_BLC = torch.einsum("tuc,buc->btc", toeplitz_LLC, x)
-    return y_BLC if at is None else take(y_BLC, at)
+    """`long_conv` as a product with the Toeplitz matrix T[t, u] = k[t-u] of each channel, of which `at` names rows."""
+    u = torch.arange(x.shape[1], device=x.device)
+    lag_BPL = (u[None] if at is None else at)[:, :, None] - u
+    toeplitz_BPLC = torch.where(lag_BPL[..., None] >= 0, k[lag_BPL.clamp(min=0)], 0)
+    return torch.einsum("bpuc,buc->bpc", toeplitz_BPLC, x)
 
 
 class _LongConvDirect(torch.autograd.Function):

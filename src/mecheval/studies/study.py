@@ -39,6 +39,8 @@ class Study:
     readings: Sequence[Reading] = field(default=())
     every_rate: bool = False
     splits: tuple[str, ...] = ("test",)
+    paces: bool = False  # whether its table has the steps at which runs learn (`studies/paces.py`)
+    says: Callable[..., list[str]] | None = None  # from the StudyTable of all runs to sentences about them
 
     def __post_init__(self) -> None:
         for reading in self.readings:

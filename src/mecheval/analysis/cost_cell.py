@@ -1,0 +1,124 @@
+"""The program that measures one mixer at one length, in a process of its own, so that the peak memory is its own.
+
+`python -m mecheval.analysis.cost_cell JSON`, with the arguments of `main` as JSON, prints its result as JSON. Times
+are processor time of one thread, which other programs on the machine disturb least.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from mecheval.mixers.options import options_of
+from mecheval.model import LM
+from mecheval.ops import dispatch
+
+VOCABULARY, LAYERS, SHORT = 64, 2, 16
+"""Symbols and layers of the models, and the length of the calls that load kernels before anything is measured."""
+REPEATS, SECONDS = 7, 1.5
+"""Most calls of a function, of which the median counts, and the seconds after which no other is made."""
+MOVES = ("clone", "copy", "_to_copy", "fill", "zero", "where", "masked_fill")
+"""Pointwise operations that only move numbers."""
+SUMS = ("sum", "mean", "prod", "norm", "softmax")
+"""Parts of the names of operations that make few numbers from many."""
+MEGABYTE = 2**20
+
+
+def main(mixer: str, length: int, d_model: int, memory: int) -> dict[str, Any]:
+    """Time, memory, state, parameters and FLOPs of a model; `memory` is the most that it may take, in bytes."""
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    lm = model(mixer, length, d_model)
+    optimiser = torch.optim.AdamW(lm.parameters(), fused=True)
+    tokens = torch.randint(VOCABULARY, (1, length + 1), generator=torch.Generator().manual_seed(0))
+
+    def train(tokens: torch.Tensor = tokens) -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(lm(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimiser.step()
+
+    train(tokens[:, : SHORT + 1])
+    before = _peak(again=True)
+    train_ms = _milliseconds(train)
+    peak = _peak()
+    with torch.no_grad():
+        forward_ms = _milliseconds(lambda: lm(tokens[:, :-1]))
+        _, state = lm.read(tokens[:, :-1])
+        token_ms = _milliseconds(lambda: lm.read(tokens[:, -1:], state), 20)
+        with dispatch.path("reference"), Counting() as counting:
+            lm.read(tokens[:, -1:], state)
+    return {
+        "train_ms": train_ms, "forward_ms": forward_ms, "token_ms": token_ms, "memory_mb": (peak - before) / MEGABYTE,
+        "process_mb": peak / MEGABYTE, "state": state.size, "parameters": lm.n_parameters, "flops": counting.flops,
+    }  # fmt: skip
+
+
+def model(mixer: str, length: int, d_model: int) -> LM:
+    """The model that is measured: two layers without positions, made for documents of `length` tokens and one more."""
+    known = options_of(mixer)
+    long = known is not None and "l_max" in known.model_fields
+    options = {"l_max": length + 1} if long else {}
+    return LM(VOCABULARY, d_model, LAYERS, mixer, options, positions="none", seed=0)
+
+
+class Counting(TorchDispatchMode):
+    """Counts additions and multiplications.
+
+    Matrix products are counted exactly, and any other arithmetic as one for each number that it makes or sums up.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and count it."""
+        made = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if func.overloadpacket in flop_registry:
+            self.flops += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=made)
+        elif torch.Tag.pointwise in func.tags and name.rstrip("_") not in MOVES:
+            self.flops += made.numel()
+        elif any(each in name for each in SUMS):
+            self.flops += args[0].numel()
+        return made
+
+
+def _milliseconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The median processor time of some calls; the first does not count, unless it took all the time there is."""
+    times: list[float] = []
+    while len(times) <= repeats and sum(times) < SECONDS:
+        before = time.process_time()
+        call()
+        times.append(time.process_time() - before)
+    return 1e3 * statistics.median(times[1:] or times)
+
+
+def _peak(again: bool = False) -> int:
+    """Bytes of memory that this process has held at most; `again` starts anew from what it holds now.
+
+    Where the system cannot start anew, the peak so far is counted as held.
+    """
+    if again:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+    try:
+        return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(**json.loads(sys.argv[1]))))

@@ -1,0 +1,186 @@
+"""What each mixer costs by the length of documents: time, memory, state, and where one becomes cheaper than another.
+
+Every mixer and length is measured by a process of its own (`analysis/cost_cell.py`). What does not fit the memory or
+the time that is allowed is a row that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mecheval.errors import UserError
+from mecheval.files import write_atomic
+from mecheval.machine import environment, machine_memory
+from mecheval.mixers.options import BUILT_IN, MAX_LENGTH, MIXERS
+from mecheval.paper.estimates import student
+from mecheval.sweep.local import WORKER, python_path
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
+
+LENGTHS = (32, 128, 512, 1024, 2048, 4096, 8192)
+SETTING = ("cpu", "d_model", "mixer", "length")
+"""Columns that say what was measured; two rows never agree in all of them."""
+MEASURED = {
+    "train_ms": "training step", "forward_ms": "forward pass", "token_ms": "generated token", "memory_mb": "memory",
+    "process_mb": "memory of the whole process", "state": "numbers in the state", "parameters": "parameters",
+    "flops": "FLOPs of one more token",
+}  # fmt: skip
+"""Columns of numbers, and what they are."""
+COLUMNS = (*SETTING, "fits", *MEASURED)
+GROWING = ("train_ms", "forward_ms", "token_ms", "memory_mb")
+"""What has an exponent, and a length from which it is less than attention's."""
+NUMBERS = ("exponent", "low", "high")
+FITTED = (1024, 8192)
+"""The shortest and the longest length that an exponent is fitted to."""
+OUT_OF_MEMORY = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "failed to map segment")
+
+
+def measured(
+    path: Path, mixers: Sequence[str] = tuple(BUILT_IN), lengths: Sequence[int] = LENGTHS, d_model: int = 64,
+    seconds: float = 120.0, memory: float | None = None,
+) -> Iterator[tuple[dict[str, Any], bool]]:  # fmt: skip
+    """The row of each mixer and length, and whether it was measured just now; all rows are kept in the CSV file `path`.
+
+    Rows that the file has from this kind of CPU are not measured again. `seconds` and `memory` (in GB; by default half
+    of the machine's) are what one row may take. A length beyond one that did not fit is not tried.
+    """
+    for mixer in mixers:
+        MIXERS.get(mixer)  # an unknown name is an error before anything is measured
+    if not lengths or not all(2 <= length < MAX_LENGTH for length in lengths):
+        raise UserError(f"cost: lengths must be from 2 to {MAX_LENGTH - 1}.")
+    limit = round(memory * 1e9) if memory is not None else (machine_memory() or 16 * 10**9) // 2
+    known = {tuple(row[name] for name in SETTING): row for row in rows_in(path)}
+    cpu = environment()["cpu"] or "unknown"
+    for mixer in mixers:
+        before = "yes"
+        for length in sorted(set(lengths)):
+            place = (cpu, d_model, mixer, length)
+            new = place not in known
+            if new:
+                found = {"fits": before} if before != "yes" else _cell(mixer, length, d_model, limit, seconds)
+                empty: dict[str, Any] = dict.fromkeys(COLUMNS)
+                known[place] = {**empty, **dict(zip(SETTING, place, strict=True)), **found}
+                _keep(path, list(known.values()))
+            before = known[place]["fits"]
+            yield known[place], new
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file that `measured` wrote; none where there is no file."""
+    import pandas as pd
+
+    if not path.exists():
+        return []
+    try:
+        frame = pd.read_csv(path)
+        if tuple(frame.columns) != COLUMNS:
+            raise ValueError
+    except (ValueError, OSError):
+        raise UserError(f"{path} is not a table of `mecheval cost`; choose another file with --csv.") from None
+    return [
+        {name: None if pd.isna(value) else value for name, value in row.items()}
+        for row in frame.astype(object).to_dict("records")
+    ]
+
+
+def _keep(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    import pandas as pd
+
+    try:
+        write_atomic(path, pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(index=False))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}.") from None
+
+
+def _cell(mixer: str, length: int, d_model: int, memory: int, seconds: float) -> dict[str, Any]:
+    """What one process measured, or why it could not: `fits` is yes, memory or time."""
+    asked = json.dumps({"mixer": mixer, "length": length, "d_model": d_model, "memory": memory})
+    command = [sys.executable, "-P", "-m", "mecheval.analysis.cost_cell", asked]
+    surrounding = {**os.environ, **WORKER, "PYTHONPATH": python_path()}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=surrounding, check=False)
+    except subprocess.TimeoutExpired:
+        return {"fits": "time"}
+    if done.returncode == 0:
+        return {"fits": "yes", **{name: float(f"{value:.6g}") for name, value in json.loads(done.stdout).items()}}
+    if done.returncode < 0 or any(each in done.stderr for each in OUT_OF_MEMORY):
+        return {"fits": "memory"}
+    last = done.stderr.strip().splitlines()[-1:]
+    raise UserError(f"cost: {mixer} at {length} tokens: {last[0] if last else 'no message'}")
+
+
+def exponent(lengths: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
+    """The slope of log value over log length, and the ends of its 95 % interval; None with fewer than three points.
+
+    The interval is Student's, from how far the points lie off the line.
+    """
+    n = len(lengths)
+    if n < 3:
+        return None
+    x, y = [math.log(length) for length in lengths], [math.log(value) for value in values]
+    mean_x, mean_y = sum(x) / n, sum(y) / n
+    spread = sum((each - mean_x) ** 2 for each in x)
+    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+    rest = sum((b - mean_y - slope * (a - mean_x)) ** 2 for a, b in zip(x, y, strict=True))
+    half = student(0.95, n - 2) * math.sqrt(rest / (n - 2) / spread)
+    return slope, slope - half, slope + half
+
+
+def exponents(frame: pd.DataFrame) -> pd.DataFrame:
+    """By mixer and quantity: the exponent of its growth between the lengths FITTED, and its interval."""
+    import pandas as pd
+
+    rows = []
+    inside = frame[(frame["fits"] == "yes") & frame["length"].between(*FITTED)]
+    for mixer, own in inside.groupby("mixer", sort=False):
+        for what in GROWING:
+            if (own[what] > 0).all() and (found := exponent(list(own["length"]), list(own[what]))) is not None:
+                rows.append({"mixer": mixer, "quantity": what, **dict(zip(NUMBERS, found, strict=True))})
+    return pd.DataFrame(rows, columns=["mixer", "quantity", *NUMBERS])
+
+
+def cheaper_from(lengths: Sequence[int], ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """The length from which on ours is less than theirs, between the lengths measured; None: not at the longest.
+
+    The shortest length stands for "at every length". Between two lengths, both grow as powers of the length.
+    """
+    ahead = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
+    last = max((i for i, each in enumerate(ahead) if each >= 0), default=-1)
+    if last == len(ahead) - 1:
+        return None
+    if last == -1:
+        return float(lengths[0])
+    part = ahead[last] / (ahead[last] - ahead[last + 1])
+    return float(lengths[last] ** (1 - part) * lengths[last + 1] ** part)
+
+
+def crossings(frame: pd.DataFrame, other: str = "attention") -> list[str]:
+    """A sentence for each mixer: from which length on it is cheaper than another on this machine, and in what."""
+    fits = frame[frame["fits"] == "yes"]
+    theirs = fits[fits["mixer"] == other].set_index("length")
+    said = []
+    for mixer, own in fits[fits["mixer"] != other].groupby("mixer", sort=False):
+        mine = own.set_index("length").sort_index()
+        parts = []
+        for what in GROWING:
+            both = [n for n in mine.index if n in theirs.index and min(mine[what][n], theirs[what][n]) > 0]
+            if both:
+                found = cheaper_from(both, list(mine[what][both]), list(theirs[what][both]))
+                parts.append(f"{MEASURED[what]} {_from(found, both)}")
+        if parts:
+            said.append(f"{mixer} is cheaper than {other} on this machine: {', '.join(parts)}.")
+    return said
+
+
+def _from(found: float | None, lengths: Sequence[int]) -> str:
+    if found is None:
+        return f"at no length up to {lengths[-1]:,}"
+    return "at every length" if found == lengths[0] else f"from {float(f'{found:.2g}'):,.0f} tokens"

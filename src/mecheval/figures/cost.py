@@ -1,0 +1,77 @@
+"""What mixers cost by length: time a token, memory and state, one panel each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mecheval.errors import UserError
+from mecheval.figures import vegalite as vl
+from mecheval.figures.lines import strokes
+from mecheval.studies.axes import ordered
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
+
+TITLE = "What does each mixer cost by the length of a document?"
+PANELS = {
+    "train": "training step, µs a token", "forward": "forward pass, µs a token",
+    "token_ms": "generated token, ms", "memory_mb": "peak memory of a training step, MB",
+    "state": "numbers in the state", "flops": "FLOPs of one more token",
+}  # fmt: skip
+SIDES = 230, 200
+ACROSS = 3
+MISFIT = "#a33d0f"
+
+
+def cost(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:
+    """Charts of the rows of `mecheval.evaluation.cost.measured`; a cross marks the first length that did not fit."""
+    fits = frame[frame["fits"] == "yes"].sort_values("length")
+    if fits.empty:
+        raise UserError("cost: nothing has been measured.")
+    fits = fits.assign(train=1e3 * fits["train_ms"] / fits["length"], forward=1e3 * fits["forward_ms"] / fits["length"])
+    mixers = ordered("mixer", fits["mixer"])
+    missing = frame[frame["fits"] != "yes"].sort_values("length").drop_duplicates("mixer")
+    ends = {row["mixer"]: row for row in missing.to_dict("records")}
+    marks = vl.mixer_marks(mixers)
+    legend = strokes("mixer", "mixer", mixers, [marks[m][0] for m in mixers], [marks[m][2] for m in mixers])
+    panels = []
+    for column, name in PANELS.items():
+        shown = fits[fits[column] > 0]
+        rows = [
+            {"mixer": row["mixer"], "length": int(row["length"]), "value": float(f"{row[column]:.4g}")}
+            for row in shown.to_dict("records")
+        ]
+        last = {row["mixer"]: row["value"] for row in rows}
+        crosses = [
+            {"mixer": m, "length": int(ends[m]["length"]), "value": last[m], "fits": f"too much {ends[m]['fits']}"}
+            for m in last if m in ends
+        ]  # fmt: skip
+        axis = {"grid": True, "tickCount": 5, "format": "~s"}
+        at = {
+            "x": vl.field("length:Q", title="tokens", scale={"type": "log", "base": 2}, axis=axis),
+            "y": vl.field("value:Q", title=None, scale={"type": "log"}, axis=axis),
+            "tooltip": vl.tooltips(["mixer", "length", "value"]),
+        }  # fmt: skip
+        layers = [vl.layer("line", {**at, **legend}, rows=rows, strokeWidth=1.6, point={"size": 14})]
+        if crosses:
+            tip = {"tooltip": vl.tooltips(["mixer", "length", "fits"])}
+            layers.append(vl.layer("point", {**at, **tip}, rows=crosses, shape="cross", color=MISFIT, size=60))
+        panels.append(vl.panel(layers, *SIDES, title=vl.heading(name, SIDES[0])))
+    lines = [vl.beside(panels[i : i + ACROSS], 4 * vl.GAP) for i in range(0, len(panels), ACROSS)]
+    notes = [
+        f"Models of two layers, d_model {int(fits['d_model'].iloc[0])}, one document; processor time of one thread on "
+        f"{fits['cpu'].iloc[0]}. All axes are logarithmic: equal slopes are equal exponents."
+    ]
+    if ends:
+        notes.append("Cross: the first length that did not fit the memory or the time allowed.")
+    pixels = ACROSS * (SIDES[0] + 4 * vl.GAP) + 120
+    return vl.finish(vl.below(lines, 2 * vl.GAP), title, notes, pixels, _described(fits, title))
+
+
+def _described(fits: pd.DataFrame, title: str) -> str:
+    longest = int(fits["length"].max())
+    there = fits[fits["length"] == longest].sort_values("train_ms")
+    said = ", ".join(
+        f"{row['mixer']} {row['train_ms']:.0f} ms and {row['memory_mb']:.0f} MB" for row in there.to_dict("records")
+    )
+    return f"{title} A training step on {longest:,} tokens: {said}."

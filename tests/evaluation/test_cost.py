@@ -1,0 +1,134 @@
+"""What mixers cost: exact fits and crossings, resuming, marks for what does not fit, and one real measurement."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from commands import Command
+from mecheval.analysis.cost_cell import Counting, model
+from mecheval.errors import UserError
+from mecheval.evaluation import cost
+from mecheval.figures.cost import cost as chart
+from mecheval.ops import dispatch
+
+LENGTHS = (32, 1024, 2048, 4096, 8192)
+
+
+def power_law(mixer: str, length: int, d_model: int, memory: int, seconds: float) -> dict[str, Any]:
+    """Attention costs length² / 100, all else 3 length; DeltaNet never fits beyond 1,024 tokens."""
+    if mixer == "delta_net" and length > 1024:
+        return {"fits": "memory"}
+    paid = length**2 / 100 if mixer == "attention" else 3.0 * length
+    return {"fits": "yes", **dict.fromkeys(cost.MEASURED, paid)}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    made: list[tuple[str, int]] = []
+
+    def cell(mixer: str, length: int, *rest: Any) -> dict[str, Any]:
+        made.append((mixer, length))
+        return power_law(mixer, length, *rest)
+
+    monkeypatch.setattr(cost, "_cell", cell)
+    return made
+
+
+def test_power_laws_are_fitted_exactly() -> None:
+    found = cost.exponent(LENGTHS, [0.5 * length**1.7 for length in LENGTHS])
+    assert found == pytest.approx((1.7, 1.7, 1.7))
+    assert cost.exponent(LENGTHS[:2], [1, 2]) is None
+    slope, low, high = cost.exponent((1, 10, 100), (1, 12, 100)) or (0.0, 0.0, 0.0)
+    assert low < slope < high
+    assert slope == pytest.approx(1.0)
+
+
+def test_crossing_points() -> None:
+    quadratic, linear = [n**2 for n in LENGTHS], [300 * n for n in LENGTHS]
+    assert cost.cheaper_from(LENGTHS, linear, quadratic) == pytest.approx(300)
+    assert cost.cheaper_from(LENGTHS, quadratic, linear) is None
+    assert cost.cheaper_from(LENGTHS, [1] * 5, [2] * 5) == 32
+
+
+def test_rows_are_kept_and_what_does_not_fit_is_marked(calls: list[tuple[str, int]], tmp_path: Path) -> None:
+    path = tmp_path / "cost.csv"
+    first = cost.measured(path, ["attention", "delta_net"], LENGTHS)
+    for _ in range(3):
+        next(first)
+    assert len(cost.rows_in(path)) == 3  # stopped here, three rows are there
+    rows = list(cost.measured(path, ["attention", "delta_net"], LENGTHS))
+    assert [new for _, new in rows] == [False] * 3 + [True] * 7
+    assert [row["fits"] for row, _ in rows[5:]] == ["yes", "yes", "memory", "memory", "memory"]
+    assert calls[-1] == ("delta_net", 2048)  # longer ones are marked without a try
+    assert not any(new for _, new in cost.measured(path, ["attention", "delta_net"], LENGTHS))
+    frame = pd.DataFrame([row for row, _ in rows])
+    assert cost.exponents(frame).set_index(["mixer", "quantity"])["exponent"]["attention", "train_ms"] == pytest.approx(
+        2
+    )
+    drawn = chart(frame)
+    crosses = [row for rows in drawn.spec["datasets"].values() for row in rows if "fits" in row]
+    assert {(row["mixer"], row["length"], row["fits"]) for row in crosses} == {("delta_net", 2048, "too much memory")}
+
+
+def test_the_command(command: Command, calls: list[tuple[str, int]], tmp_path: Path) -> None:
+    words = ["cost", "--mixers", "attention,mamba", "--csv", str(tmp_path / "cost.csv")]
+    out = command.prints(*words)
+    sentence = (
+        "mamba is cheaper than attention on this machine: training step from 300 tokens, forward pass from 300 tokens, "
+        "generated token from 300 tokens, memory from 300 tokens."
+    )
+    assert sentence in out
+    assert "2.00 ± 0.00" in out
+    code, out, err = command(*words, "--json", "--save", str(tmp_path / "cost.json"))
+    assert code == 0
+    assert json.loads(out)["sentences"] == [sentence]
+    assert "wrote" in err
+    assert len(calls) == 2 * len(cost.LENGTHS)
+    code, _, err = command(*words, "--lengths", "many")
+    assert (code, err) == (2, "mecheval: --lengths takes whole numbers, comma-separated (got 'many').\n")
+
+
+def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="not a table of `mecheval cost`"):
+        next(cost.measured(path, ["attention"]))
+    with pytest.raises(UserError, match="unknown mixer"):
+        next(cost.measured(tmp_path / "new.csv", ["atention"]))
+
+
+def test_a_real_measurement_and_one_that_does_not_fit(tmp_path: Path) -> None:
+    ((row, _),) = cost.measured(tmp_path / "cost.csv", ["attention"], [64], 16)
+    assert row["fits"] == "yes"
+    assert row["state"] == model("attention", 64, 16).state_size(64)
+    assert 0 < row["memory_mb"] < row["process_mb"]
+    assert 0 < row["forward_ms"] < row["train_ms"]
+    assert cost._cell("attention", 64, 16, 10**7, 60)["fits"] == "memory"
+    assert cost._cell("attention", 64, 16, 10**10, 0.1)["fits"] == "time"
+
+
+def test_flops() -> None:
+    with Counting() as counting:
+        torch.ones(3, 4) @ torch.ones(4, 5) + torch.ones(3, 5)
+    assert counting.flops == 2 * 3 * 4 * 5 + 3 * 5
+
+
+@pytest.mark.parametrize("mixer", ["attention", "mamba", "hyena"])
+def test_flops_of_a_token_grow_as_the_state_does(mixer: str) -> None:
+    def flops(length: int) -> int:
+        lm, tokens = model(mixer, length, 16), torch.zeros(1, length, dtype=torch.long)
+        with torch.no_grad():
+            _, state = lm.read(tokens)
+            with dispatch.path("reference"), Counting() as counting:
+                lm.read(tokens[:, -1:], state)
+        return counting.flops
+
+    short, middle, long = flops(50), flops(100), flops(150)
+    assert long - middle == middle - short
+    assert (long > short) == (model(mixer, 150, 16).state_size(150) > model(mixer, 50, 16).state_size(50))
