@@ -47,6 +47,8 @@ def test_pick_follows_the_cut_points_exactly() -> None:
 def test_plain_python_draws_what_kernels_draw(seed: int) -> None:
     for number in (0, 1, (1 << 64) - 1):
         assert rng.derived(np.uint64(seed), number) == np.uint64(rng.fold(np.uint64(seed), np.uint64(number)))
+    numbers = np.array([0, 1, (1 << 64) - 1], dtype=np.uint64)
+    assert rng.folded(np.uint64(seed), numbers).tolist() == [rng.derived(seed, int(number)) for number in numbers]
     state, plain = rng.generator(np.uint64(seed)), rng.Draws(seed)
     for n in (1, 2, 3, 1000, (1 << 31) + 1, (1 << 32) - 1):  # with the last but one, every second draw is rejected
         assert [plain.below(n) for _ in range(50)] == [rng.below(state, n) for _ in range(50)]

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import mecheval.store.folder as folder_module
-from mecheval.digests import run_id
+from mecheval.digests import run_id, sha256
 from mecheval.files import write_atomic
 from mecheval.store import RunFolder, Store, StoreError, StoreWarning
-from mecheval.store.guard import read_record
+from mecheval.store.guard import FIRST_LINE, read_record
 from store.examples import EFFECT, ID, VERDICT, write_run
 from training.runs import in_child, outcome
 
@@ -113,6 +113,18 @@ def test_runs_from_before_checksums_are_read_and_sealed_when_written_to(folder: 
     (old.path / "status.json").write_text(json.dumps(saved | {"config": {"task": {"pairs": 9}}}))
     with pytest.raises(StoreError, match="its config belongs to another run"):
         old.status()
+
+
+def test_a_status_of_a_newer_version_is_one_line_and_not_called_damaged(folder: RunFolder, tmp_path: Path) -> None:
+    path = folder.path / "status.json"
+    rest = path.read_bytes().partition(b"\n")[2].replace(b'"run":', b'"novelty": 1,\n "run":', 1)
+    path.write_bytes(FIRST_LINE.format(sha256(rest)).encode() + rest)
+    said = f"the status of run {ID} has unknown name 'novelty': a newer mecheval wrote it; update to read it."
+    with pytest.raises(StoreError) as refused:
+        folder.status()
+    assert str(refused.value) == said
+    with pytest.warns(StoreWarning, match=f"run {ID} is left out: {said}"):
+        assert len(Store(tmp_path).history()) == 0
 
 
 def kill_at(count: int, work: Callable[[], None]) -> int:

@@ -10,8 +10,8 @@ import torch
 import mecheval as me
 from mecheval.errors import UserError
 from mecheval.tasks import AR, build_task
-from mecheval.tasks.holdout import holdout
-from mecheval.types import SPLITS, Batch
+from mecheval.tasks.holdout import allowed, holdout
+from mecheval.types import SPLITS, Batch, Split
 from tasks.statistics import follows, same_distribution
 
 ENOUGH = 1e-3  # seeds are fixed: a p-value below this would mean a real difference
@@ -129,6 +129,16 @@ def test_hold_out_is_the_same_in_both_directions_and_for_every_sampling_seed() -
     a, b = forward.sample(3000, "test", seed=5), backward.sample(3000, "test", seed=6)
     pairs = set(zip(a.tokens[:, -3].tolist(), a.answers.tolist(), strict=True))
     assert pairs == set(zip(b.answers.tolist(), b.tokens[:, -3].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+@pytest.mark.parametrize("split", SPLITS)
+def test_kernels_know_the_hold_out_as_plain_python_does(share: float, split: Split) -> None:
+    side = holdout(share, 5, split, 9, 11)
+    every = [(key, value) for key in range(9) for value in range(11)]
+    assert [side.allows(*each) for each in every] == [allowed(*side, *each) for each in every]
+    wanted = {0.0: 99}.get(share, 30 if split == "test" else 69)
+    assert sum(side.allows(*each) for each in every) == wanted
 
 
 def test_hold_out_share_is_right_where_combinations_are_too_many_to_count() -> None:

@@ -172,7 +172,10 @@ def read_record(content: bytes, run: str) -> Record:
         if saved.get("run") != run:
             raise ValueError(f"it belongs to run {str(saved.get('run'))[:80]}")
     if unknown := saved.keys() - NAMES - ({SEAL, FILES, REPLACING} if sealed else set()):
-        raise ValueError(f"unknown name {min(unknown)[:80]!r}")
+        problem = f"unknown name {min(unknown)[:80]!r}"
+        if sealed:  # the checksum shows that it is as it was written
+            raise StoreError(f"the status of run {run} has {problem}: a newer mecheval wrote it; update to read it.")
+        raise ValueError(problem)
     row = {column.name: column.clean(saved.get(column.name), parsed=True) for column in RUNS.columns} | {"run": run}
     if not sealed and row["config"] is not None and run_id(row["config"]) != run:
         raise ValueError("its config belongs to another run")

@@ -27,7 +27,9 @@ class Holdout(NamedTuple):
 
     def allows(self, key: int, value: int) -> bool:
         """Whether this split may ask `key` when the answer is `value` (symbol numbers, not token ids)."""
-        return bool(allowed(self.hash_key, self.cut, self.held_out, key, value))
+        if self.cut == 0:
+            return True
+        return bool((rng.derived(rng.derived(self.hash_key, key), value) < self.cut) == self.held_out)
 
 
 @kernel
@@ -42,14 +44,10 @@ def allowed(hash_key: np.uint64, cut: np.uint64, held_out: bool, key: int, value
     return bool(cut == 0 or (combination(hash_key, key, value) < cut) == held_out)
 
 
-@kernel
 def _combinations(hash_key: np.uint64, keys: int, values: int) -> rng.U64:
     """The hashes of all combinations, (keys * values,)."""
-    hashes = np.empty(keys * values, np.uint64)
-    for k in range(keys):
-        for v in range(values):
-            hashes[k * values + v] = combination(hash_key, k, v)
-    return hashes
+    by_key = rng.folded(hash_key, np.arange(keys, dtype=np.uint64))
+    return rng.folded(by_key[:, None], np.arange(values, dtype=np.uint64)).ravel()
 
 
 @lru_cache
