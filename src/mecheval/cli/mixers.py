@@ -22,8 +22,8 @@ from mecheval.sites import Tap
 class {name}(nn.Module):
     """Attention whose keys have seen the token before. Replace it by your own idea.
 
-    What counts: __init__ takes d_model (further arguments need defaults, and are set by --set NAME=VALUE), and forward is
-    causal: the output at a position depends on no later input, and on no other document of the batch.
+    What counts: __init__ takes d_model (further arguments need defaults, and are set by --set NAME=VALUE), and forward
+    is causal: the output at a position depends on no later input, and on no other document of the batch.
     """
 
     def __init__(self, d_model: int, kernel: int = 2) -> None:
@@ -32,7 +32,7 @@ class {name}(nn.Module):
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.mix = nn.Conv1d(d_model, d_model, kernel, groups=d_model)  # each channel by itself, over the last tokens
         self.out = nn.Linear(d_model, d_model)
-        self.conv = Tap("conv", "short_conv")  # optional: a name under which interventions find the convolution
+        self.conv = Tap("conv", kind="short_conv")  # optional: a name under which interventions find the convolution
 
     def forward(self, x: Tensor) -> Tensor:  # B documents, L tokens, D = d_model
         q, k, v = self.qkv(x).chunk(3, dim=-1)
@@ -101,7 +101,9 @@ def check(
     line("causality     no output depends on a later input")
     line("batch-mates   no document depends on another one of its batch")
     line(f"convolutions  {', '.join(convolutions) or 'none with a name; the verdict tries every operation of a layer'}")
-    line(f"parameters    {timed.parameters:,} in a model of {config.model.n_layers} layers, width {config.model.d_model}")
+    line(
+        f"parameters    {timed.parameters:,} in a model of {config.model.n_layers} layers, width {config.model.d_model}"
+    )
     line(f"speed         {1e3 * timed.step_seconds:.0f} ms for a step of {config.data.batch_size} documents")
     rates = f"{len(planned.own)} run{'s' * (len(planned.own) > 1)} of up to {timed.steps:,} steps"
     line(f"time          at most {duration(seconds)} of one core for {rates}; runs that have learnt stop sooner")
