@@ -16,8 +16,6 @@ TEMPLATE = '''"""A sequence mixer of your own: (B, L, D) in, (B, L, D) out."""
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecheval.sites import Tap
-
 
 class {name}(nn.Module):
     """Attention whose keys have seen the token before. Replace it by your own idea.
@@ -32,13 +30,11 @@ class {name}(nn.Module):
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.mix = nn.Conv1d(d_model, d_model, kernel, groups=d_model)  # each channel by itself, over the last tokens
         self.out = nn.Linear(d_model, d_model)
-        self.conv = Tap("conv", kind="short_conv")  # optional: a name under which interventions find the convolution
 
     def forward(self, x: Tensor) -> Tensor:  # B documents, L tokens, D = d_model
         q, k, v = self.qkv(x).chunk(3, dim=-1)
         padded = F.pad(k.mT, (self.kernel - 1, 0))  # on the left alone, or the mixer would see the future
-        k = self.conv(self.mix(padded).mT)
-        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        return self.out(F.scaled_dot_product_attention(q, self.mix(padded).mT, v, is_causal=True))
 '''
 """The file that `mecheval new` writes."""
 
