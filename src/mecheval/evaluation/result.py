@@ -105,6 +105,8 @@ def write_page(result: Evaluation, path: Path) -> None:
         "heads": HEADS, "rows": result.cells(), "own": [mixer == result.name for mixer in result.table["mixer"]],
         "lines": [*(f"Warning: {each}" for each in result.warnings), *(result.verdict.evidence if result.verdict else ())],
     }  # fmt: skip
-    text = page(result.title, data, [page_spec(heatmap(result.effects, "Restored shares by site and role"))], EVALUATION)
+    text = page(
+        result.title, data, [page_spec(heatmap(result.effects, "Restored shares by site and role"))], EVALUATION
+    )
     with writing(path):
         write_atomic(path, text)

@@ -7,7 +7,7 @@ document.getElementById("nav").remove();
 document.querySelector(".frame").classList.add("single");
 document.getElementById("main").append(
   el("div", { class: "head" }, el("h1", {}, data.title), el("p", { class: "finding" }, finding)),
-  el("section", {}, el("h2", {}, "Beside other models"),
+  el("section", {}, el("h2", {}, rows.length > 1 ? "Beside other models" : "The model"),
     table({
       label: "models", rows: rows.map((_, row) => row), marked: (row) => own[row],
       columns: heads.map((name, place) => ({ name, value: (row) => rows[row][place], number: numeric(place) })),

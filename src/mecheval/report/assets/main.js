@@ -57,4 +57,4 @@ const spy = new IntersectionObserver((entries) => {
 }, { rootMargin: "-20% 0px -75% 0px" });
 sections.forEach((node) => spy.observe(node));
 
-if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+if (location.hash) document.getElementById(location.hash.slice(1).split("/")[0])?.scrollIntoView();
