@@ -103,7 +103,7 @@ def write_page(result: Evaluation, path: Path) -> None:
     data = {
         "finding": "There is no verdict." if result.verdict is None else f"{result.name}: {result.verdict.finding}.",
         "heads": HEADS, "rows": result.cells(), "own": [mixer == result.name for mixer in result.table["mixer"]],
-        "lines": [*(f"Warning: {each}" for each in result.warnings), *(result.verdict.evidence if result.verdict else ())],
+        "lines": [line.removeprefix("- ") for line in result.lines() if not line.startswith(("Verdict", "Report"))],
     }  # fmt: skip
     text = page(
         result.title, data, [page_spec(heatmap(result.effects, "Restored shares by site and role"))], EVALUATION
