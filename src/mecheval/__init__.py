@@ -56,3 +56,7 @@ def __getattr__(name: str) -> Any:
     if name in ("errors", "store", "tasks", "types"):  # `mecheval.errors.UserError` needs no import of its own
         return import_module(f"mecheval.{name}")
     return _get(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

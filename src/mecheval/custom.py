@@ -193,13 +193,16 @@ class Source(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Source:
-        """From `path/to/file.py:Class`."""
+        """From `path/to/file.py:Class`; the class may be left out where the file has one torch module."""
         path, colon, name = text.rpartition(":")
         if colon and path and name.isidentifier():
             return cls(Path(path).expanduser(), name)
         if text.endswith(".py"):
-            there = ", ".join(modules_in(load_file(Path(text).expanduser()))) or "none"
-            raise UserError(f"name a class in the file, {text}:MyMixer; torch modules there: {there}.")
+            there = modules_in(load_file(Path(text).expanduser()))
+            if len(there) == 1:
+                return cls(Path(text).expanduser(), there[0])
+            names = ", ".join(there) or "none"
+            raise UserError(f"name a class in the file, {text}:MyMixer; torch modules there: {names}.")
         raise UserError(f"name a file and a class in it, path/to/file.py:MyMixer (got {text!r}).")
 
     @property

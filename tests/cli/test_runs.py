@@ -167,3 +167,11 @@ def test_a_store_without_permission_is_one_line(command: Command, tmp_path: Path
     assert err.startswith(f"mecheval: cannot write {place / 'store'}")
     assert re.search(r"(Permission denied|Operation not permitted|Read-only file system); what was saved", err)
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("sql", ["drop table runs", "delete from runs", "select 1; insert into runs from runs"])
+def test_a_query_only_reads(command: Command, sql: str) -> None:
+    code, out, err = command("query", sql)
+    assert (code, out) == (2, "")
+    assert err.startswith("mecheval: query only reads, and ")
+    assert err.count("\n") == 1

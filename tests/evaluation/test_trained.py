@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,16 +206,17 @@ def test_a_model_of_one_layer_has_no_middle(tmp_path: Path) -> None:
     assert found.verdict.label == "not_learnt"
 
 
-def test_the_page_has_table_verdict_and_map_and_no_script(tmp_path: Path) -> None:
+def test_the_page_has_table_verdict_and_map_as_data(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     found = me.evaluate(handmade("induction", TASK), TASK, n=N, store=tmp_path / "none", report=page, name="<b>sly</b>")
     text = page.read_text()
     assert found.report == page
     assert "&lt;b&gt;sly&lt;/b&gt;" in text
     assert "<b>sly" not in text
-    assert "<script" not in text
     assert "induction: layer 0 stores the key at the value" in text
-    assert text.count("<svg") == 1
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
+    assert data["rows"][0][:2] == ["▸ <b>sly</b>", "induction"]
+    assert data["own"] == [True]
 
 
 def test_a_model_of_transformers(tmp_path: Path) -> None:

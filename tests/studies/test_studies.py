@@ -223,3 +223,9 @@ def test_the_example_of_a_new_study_works(tmp_path: Path) -> None:
         assert list(study_charts(table, store, scale)) == [f"heads-{scale}"]
         assert table.frame["at_value"].isna().all()
         assert table.titles["at_value"] == "share at value"
+
+
+def test_a_study_can_be_named_by_its_figure() -> None:
+    assert [get_study(word).name for word in ("fig3", "figure4a", "Fig10")] == ["ar", "ar_mamba_conv", "atr_holdout"]
+    with pytest.raises(UserError, match="unknown study 'fig99'"):
+        get_study("fig99")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.sweep import Failure
 
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False,
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=True,
 )  # fmt: skip
 lists = typer.Typer(help="List tasks, mixers, studies or sites.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(lists, name="list")

@@ -9,8 +9,9 @@ import typer
 
 from mecheval.cli.app import AsJson, app, aside, console, loading, print_json
 from mecheval.cli.clean import write
+from mecheval.cli.show.formats import format_of, formatted
 from mecheval.cli.studies import ALL, AllSeeds, Scale, StoreAddress
-from mecheval.errors import UnknownName, UserError
+from mecheval.errors import UnknownName
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
@@ -29,6 +30,7 @@ def compare(
     table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns or claims.")] = None,
     store: StoreAddress = DEFAULT_STORE,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the claims as a Markdown table.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the claims as a LaTeX table.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV: cells, or claims if there are no cells.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -40,12 +42,12 @@ def compare(
         from mecheval.store.location import open_published
         from mecheval.store.store import snapshot_of
 
+    kind = format_of(csv=csv, json=as_json, latex=latex, markdown=markdown)
+    study = studies.study_name(study)
     if study not in (*studies.PAPER, ALL):
         raise UnknownName("study", study, (*studies.PAPER, ALL))
     if table not in (None, *TABLES):
         raise UnknownName("table", str(table), TABLES)
-    if csv + as_json + markdown > 1:
-        raise UserError("choose one of --csv, --json and --markdown.")
     with aside.status("reading"):
         names = studies.PAPER if study == ALL else [study]
         opened = open_published(store)
@@ -63,8 +65,8 @@ def compare(
         print_json([_data(one, scale, table) for one in compared])
     elif csv:
         write(_csv(compared, table))
-    elif markdown:
-        write(_markdown(compared))
+    elif kind is not None:
+        write(_claims(compared, kind))
     else:
         for one in compared:
             for part in comparison_parts(one, scale, table, console.width):
@@ -91,14 +93,16 @@ def _data(one: Compared, scale: str, table: str | None) -> dict[str, Any]:
     return {"study": one.table.study.name, "scale": scale, "settings": settings, "runs": runs, **tables}
 
 
-def _markdown(compared: list[Compared]) -> str:
+def _claims(compared: list[Compared], kind: str) -> str:
     """The claims that were tested, one a row, then the number of those that were not."""
+    import pandas as pd
+
     claims = [claim for one in compared for claim in one.claims]
-    rows = [("claim", "outcome", "seeds", "numbers"), ("---",) * 4]
-    rows += [(one.says, one.outcome, str(one.seeds), one.evidence) for one in claims if one.outcome != "not tested"]
-    untested = sum(one.outcome == "not tested" for one in claims)
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return f"{table}\n{untested} of {len(claims)} claims are not tested yet.\n"
+    tested = [one for one in claims if one.outcome != "not tested"]
+    rows = [(one.says, one.outcome, str(one.seeds), one.evidence) for one in tested]
+    table = formatted(pd.DataFrame(rows, columns=["claim", "outcome", "seeds", "numbers"]), kind)
+    comment = "% " if kind == "latex" else ""
+    return f"{table}\n{comment}{len(claims) - len(tested)} of {len(claims)} claims are not tested yet.\n"
 
 
 def _csv(compared: list[Compared], table: str | None) -> str:

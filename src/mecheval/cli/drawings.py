@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # slow to import
 draw = typer.Typer(help="Draw a figure from real data into a file.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(draw, name="draw")
 
-Save = Annotated[Path, typer.Option(help="File to write: .svg, .png or .json.")]
+Save = Annotated[Path, typer.Option(help="File to write: .svg, .pdf, .png or .json.")]
 MOST_RULES = 500
 """Most rules of a grammar that is drawn: more cannot be read, and take minutes."""
 

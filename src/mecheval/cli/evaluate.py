@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:  # slow to import
     from rich.table import Table
 
     from mecheval.evaluation import Evaluation
+    from mecheval.evaluation.custom import Plan
+    from mecheval.store import Store
 
 
 @app.command()
@@ -74,6 +77,19 @@ def evaluate(
     with aside.status("intervening"):
         result = collect(plan, Store(store), warnings, page)
     _show(result, as_json)
+    if not as_json and (best := _best(plan, Store(store))):
+        where = f"--mixer {shlex.quote(f'{found.path}:{found.cls}')} --store {shlex.quote(str(store))}"
+        note("next:")
+        note(f"  mecheval intervene {best} {where}")
+        note(f"  mecheval explain {best} {where}")
+
+
+def _best(plan: Plan, store: Store) -> str | None:
+    """The id of the custom mixer's best run; None where none is done."""
+    from mecheval.studies import study_table
+
+    frame = study_table(plan.study, plan.own, store).best().frame
+    return next((str(run)[:6] for run in frame.loc[frame["status"] == "done", "run"]), None)
 
 
 def _show(result: Evaluation, as_json: bool) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # slow to import
 Split = Annotated[str, typer.Option(help="train, dev or test.")]
 Document = Annotated[int, typer.Option(help="Number of the document, from 0.")]
 Top = Annotated[int, typer.Option(max=1000, help="Number of answers to show.")]
+OwnMixer = Annotated[
+    str | None, typer.Option("--mixer", metavar="FILE.py:CLASS", help="Where the custom mixer of the run is written.")
+]
 SITES = ("all", "blocks")
 
 
@@ -45,7 +48,8 @@ def intervene(
         str | None,
         typer.Option(help="restore (default), destroy (the default of swap: patch the clean run instead) or both."),
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Draw the map into this file: .png, .svg or .json.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Draw the map into this file: .svg, .pdf, .png or .json.")] = None,
+    mixer: OwnMixer = None,
     store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:
@@ -60,6 +64,7 @@ def intervene(
         from mecheval.cli.show import records
         from mecheval.store import Store
 
+    _announce(mixer)
     if sites not in SITES:
         raise UnknownName("choice of sites", sites, SITES)
     way = direction or ("destroy" if corruption == "swap" else "restore")
@@ -118,6 +123,14 @@ def intervene(
     note(took)
 
 
+def _announce(mixer: str | None) -> None:
+    """Have the run's custom mixer found in the file that the user names."""
+    if mixer is not None:
+        from mecheval import custom
+
+        custom.announce(custom.Source.read(mixer))
+
+
 def _check_sweep(site: str, sites: str, direction: str | None) -> None:
     """Raise an error for options that a sweep over states does not have."""
     if site != "state":
@@ -173,6 +186,7 @@ def explain(
         str | None, typer.Option(help="Roles, comma-separated; default: those that can carry an association.")
     ] = None,
     top: Top = 3,
+    mixer: OwnMixer = None,
     store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:
@@ -187,6 +201,7 @@ def explain(
         from mecheval.store import Store
         from mecheval.types import carriers
 
+    _announce(mixer)
     folder = Store(store).find(run)
     trained = probe.load_run(folder, state)
     clean, corrupted = probe.document(trained, document, split)

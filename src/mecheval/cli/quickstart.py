@@ -19,7 +19,8 @@ PLAN = (
     "writes {report}. Ctrl-C stops it, and the same command resumes."
 )
 LEGEND = (
-    "Accuracy is measured on test documents; chance is what the best guess without recall achieves. Restored at: the position where patching one clean activation into the input of layer 1, while the key is "
+    "Accuracy is measured on test documents; chance is what the best guess without recall achieves. Restored at: the "
+    "position where patching one clean activation into the input of layer 1, while the key is "
     "corrupted, restores most of the answer's likelihood. Agreement: share of bootstrap resamples with this verdict."
 )
 

@@ -26,13 +26,20 @@ from mecheval.cli.app import (
     print_json,
 )  # fmt: skip
 from mecheval.cli.clean import clean_text, write
+from mecheval.cli.show.formats import Csv, Latex, Markdown, format_of, formatted
 from mecheval.errors import UnknownName, UserError
+from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
     from mecheval.config import RunConfig
     from mecheval.store import Store
 
+IN_PAPERS = (
+    "run", "status", "task", "mixer", "d_model", "n_layers", "lr", "seed", "step", "dev_accuracy", "test_accuracy",
+    "test_likelihood", "seconds",
+)  # fmt: skip
+"""Columns of runs in LaTeX and Markdown; CSV and JSON have all."""
 STYLES = {"ok": "green", "unfinished": "yellow", "no checksums": "yellow", "damaged": "bold red"}
 """The style of each state that `mecheval verify` finds."""
 
@@ -59,6 +66,12 @@ def train(
     task: Annotated[str | None, typer.Option(help="A task of `mecheval list tasks`; default: ar.")] = None,
     mixer: Annotated[str | None, typer.Option(help=MIXER_HELP)] = None,
     preset: Annotated[str | None, typer.Option(help="paper (default) or laptop.")] = None,
+    d_model: Annotated[str | None, typer.Option(metavar="NUMBER", help="Width of the model.")] = None,
+    n_layers: Annotated[str | None, typer.Option(metavar="NUMBER", help="Number of layers.")] = None,
+    lr: Annotated[str | None, typer.Option(metavar="NUMBER", help="Learning rate.")] = None,
+    steps: Annotated[str | None, typer.Option(metavar="NUMBER", help="Training steps.")] = None,
+    batch_size: Annotated[str | None, typer.Option(metavar="NUMBER", help="Documents in a batch.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="NUMBER", help="Seed of weights and documents.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file; options on the command line override it.")] = None,
     assignments: Set = None,
     store: StorePath = Path(DEFAULT_STORE),
@@ -69,7 +82,7 @@ def train(
     ] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model, or resume one. Set any option by name: --d-model 64 --lr 3e-3 --set task.pairs=8."""
+    """Train a model, or resume one. Set any other option by name, too: --pairs 8 --d-conv 0 --set task.pairs=8."""
     with loading():
         from mecheval import custom
         from mecheval.cli.show.runs import run_table
@@ -82,6 +95,10 @@ def train(
 
     options = given_options(assignments, context.args)
     mixer = None if mixer is None else custom.announced(mixer)
+    common = {
+        "d_model": d_model, "n_layers": n_layers, "lr": lr, "steps": steps, "batch_size": batch_size, "seed": seed,
+    }  # fmt: skip
+    options |= {name: parse_value(value) for name, value in common.items() if value is not None}
     options |= {name: value for name, value in (("task", task), ("mixer", mixer)) if value is not None}
     resolved = merge(preset, {} if config is None else load_yaml(config), options)
     if dry_run:
@@ -117,9 +134,13 @@ def _show_plan(config: RunConfig, store: Store, as_json: bool) -> None:
 def runs(
     store: StorePath = Path(DEFAULT_STORE),
     status: Annotated[str | None, typer.Option(help="Only runs with this status.")] = None,
+    latex: Latex = False,
+    markdown: Markdown = False,
+    csv: Csv = False,
     as_json: AsJson = False,
 ) -> None:
     """List runs with their status and scores."""
+    kind = format_of(latex=latex, markdown=markdown, csv=csv, json=as_json)
     with loading():
         from mecheval.cli.show import records
         from mecheval.cli.show.runs import run_table
@@ -133,6 +154,8 @@ def runs(
         frame = frame[frame["status"] == status]
     if as_json:
         print_json(records(frame))
+    elif kind is not None:
+        write(formatted(frame if csv else frame[list(IN_PAPERS)], kind))
     else:
         console.print(run_table(frame, console.width))
 
@@ -144,7 +167,7 @@ def query(
         typer.Argument(metavar="SQL", help="Over runs, history, evaluations, scores, effects, verdicts, ablations."),
     ],
     store: StorePath = Path(DEFAULT_STORE),
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    csv: Csv = False,
     limit: Annotated[int, typer.Option(callback=from_to(1, 10_000), help="Most rows to show in a table.")] = 100,
     as_json: AsJson = False,
 ) -> None:
@@ -154,6 +177,7 @@ def query(
         from mecheval.cli.show.runs import frame_table
         from mecheval.store import Store
 
+    _check_reads(sql)
     try:
         frame = Store(store).query(sql)
     except UserError:
@@ -166,6 +190,44 @@ def query(
         write(frame.to_csv(index=False))
     else:
         console.print(frame_table(frame, limit))
+
+
+def _check_reads(sql: str) -> None:
+    """Refuse SQL that would change something: it could only change a copy, and would seem to succeed."""
+    import duckdb
+
+    try:
+        kinds = [statement.type for statement in duckdb.extract_statements(sql)]
+    except duckdb.Error:
+        return  # the query itself says what is wrong
+    reading = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
+    for kind in kinds:
+        if kind not in reading:
+            raise UserError(f"query only reads, and {kind.name} is no reading; begin with select, from or describe.")
+
+
+@app.command()
+def card(
+    run: Run,
+    state: State = "last",
+    out: Annotated[Path | None, typer.Option(help="File to write; default: print it.")] = None,
+    store: StorePath = Path(DEFAULT_STORE),
+) -> None:
+    """Write a model card of a run in Markdown: what it is, its scores, its verdict, its config."""
+    with loading():
+        from mecheval.analysis.runs import run_config_of
+        from mecheval.files import write_atomic
+        from mecheval.store import Store, writing
+        from mecheval.training.export import card as card_of
+
+    folder = Store(store).find(run)
+    text = card_of(folder, run_config_of(folder), state)
+    if out is None:
+        write(text)
+        return
+    with writing(out):
+        write_atomic(out, text)
+    line(f"wrote {out}")
 
 
 @app.command()

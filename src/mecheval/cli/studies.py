@@ -24,6 +24,8 @@ from mecheval.cli.app import (
     report_failures,
     stoppable,
 )  # fmt: skip
+from mecheval.cli.clean import write
+from mecheval.cli.show.formats import Csv, Latex, Markdown, format_of, formatted
 from mecheval.errors import UnknownName, UserError, shown
 from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
@@ -88,7 +90,9 @@ def list_studies(
 
 @app.command()
 def study(
-    words: Annotated[list[str], typer.Argument(metavar="STUDY...", help="Names of `mecheval list studies`, or all.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="STUDY...", help="Names of `mecheval list studies`, fig3, or all.")
+    ],
     scale: Scale = "laptop",
     only: Only = None,
     seeds: Seeds = 1,
@@ -113,9 +117,13 @@ def study(
     figures: Annotated[Path | None, typer.Option(help="Folder for figures; default: figures in the store.")] = None,
     log: Annotated[Path | None, typer.Option(help="Append a line with its time for each run to this file.")] = None,
     status: Annotated[bool, typer.Option("--status", help="Only report progress; train nothing.")] = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
+    csv: Csv = False,
     as_json: AsJson = False,
 ) -> None:
     """Train, intervene, choose learning rates and draw a whole figure of the paper. Run it again to resume."""
+    kind = format_of(latex=latex, markdown=markdown, csv=csv, json=as_json)
     with loading():
         from mecheval.store.guard import refuse_links
         from mecheval.store.location import check_writable, is_url, open_published, open_store
@@ -157,7 +165,7 @@ def study(
         failures += len(swept.failures)
         took = time.monotonic() - began if swept.worked_on else 0.0
         for study, points in batch:
-            shown[study.name] = _show(study, points, opened, pages, scale, took, as_json)
+            shown[study.name] = _show(study, points, opened, pages, scale, took, kind)
     if as_json:
         print_json(shown)
     if failures:
@@ -199,9 +207,9 @@ def _print_status(plans: Sequence[Plan], store: Store, workers: int | None, as_j
 
 
 def _show(
-    study: Study, points: Sequence[Point], store: Store, folder: Path, scale: str, took: float, as_json: bool
+    study: Study, points: Sequence[Point], store: Store, folder: Path, scale: str, took: float, kind: str | None
 ) -> list[dict[str, Any]]:
-    """Draw a study's figures, and print its table or return it as plain data."""
+    """Draw a study's figures, and print its table as text of this kind, or return it as plain data for JSON."""
     from mecheval.cli.show import records
     from mecheval.cli.show.studies import result_table
     from mecheval.figures import save, study_charts
@@ -214,10 +222,15 @@ def _show(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, chart in study_charts(table, store, scale).items():
-        for suffix in ("svg", "png", "json"):
+        for suffix in ("svg", "pdf", "png", "json"):
             save(chart, folder / f"{name}.{suffix}")
-    if as_json:
+    if kind == "json":
         return records(best.frame)
+    if kind is not None:
+        titles = {"test_accuracy": "accuracy", **best.titles}
+        columns = best.frame[[*best.varying(), *titles, "verdict", "agreement"]]
+        write(formatted(best.frame if kind == "csv" else columns.rename(columns=titles), kind))
+        return []
     console.print(f"\n{study.name}: {study.question}", markup=False, style="bold")
     console.print(result_table(best))
     for sentence in [] if study.says is None else study.says(table):

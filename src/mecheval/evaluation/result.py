@@ -95,22 +95,18 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]  # fmt: skip
 
 
-STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse}th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #ddd}"
-    "th:first-child,td:first-child{text-align:left}svg{max-width:100%;height:auto}"
-)
-
-
 def write_page(result: Evaluation, path: Path) -> None:
-    """Write a page about an evaluation, atomically."""
+    """Write a page about an evaluation, with the face of a report, atomically."""
     from mecheval.figures import heatmap
+    from mecheval.report.page import EVALUATION, page, page_spec
 
-    drawn = heatmap(result.effects, result.title).svg()
-    title = html.escape(result.title)
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>{result._repr_html_()}<h2>Effects</h2>{drawn}</body></html>\n"
+    data = {
+        "finding": "There is no verdict." if result.verdict is None else f"{result.name}: {result.verdict.finding}.",
+        "heads": HEADS, "rows": result.cells(), "own": [mixer == result.name for mixer in result.table["mixer"]],
+        "lines": [line.removeprefix("- ") for line in result.lines() if not line.startswith(("Verdict", "Report"))],
+    }  # fmt: skip
+    text = page(
+        result.title, data, [page_spec(heatmap(result.effects, "Restored shares by site and role"))], EVALUATION
     )
     with writing(path):
-        write_atomic(path, page)
+        write_atomic(path, text)

@@ -28,7 +28,7 @@ FIGURES = {
     "panels": panels,
 }  # fmt: skip
 """The figures that a study can name."""
-SUFFIXES = (".json", ".png", ".svg")
+SUFFIXES = (".json", ".pdf", ".png", ".svg")
 
 
 def draw(table: StudyTable, title: str) -> Chart:
@@ -63,9 +63,9 @@ def check_suffix(path: str | Path) -> str:
 
 
 def save(chart: Chart, path: str | Path) -> None:
-    """Write a chart as .png, .svg or .json (its Vega-Lite specification); the write is atomic."""
-    suffix = check_suffix(path)
-    content = chart.png() if suffix == ".png" else chart.svg() if suffix == ".svg" else chart.to_json() + "\n"
+    """Write a chart as .png, .svg, .pdf or .json (its Vega-Lite specification); the write is atomic."""
+    made = {".pdf": chart.pdf, ".png": chart.png, ".svg": chart.svg, ".json": lambda: chart.to_json() + "\n"}
+    content = made[check_suffix(path)]()
     try:
         write_atomic(path, content)
     except OSError as error:

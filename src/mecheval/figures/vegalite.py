@@ -108,6 +108,13 @@ class Chart:
         drawn: bytes = vl_convert.vegalite_to_png(self.to_json(None), vl_version=version(), scale=scale)
         return drawn
 
+    def pdf(self) -> bytes:
+        """The chart as PDF, with text as text, for papers."""
+        import vl_convert
+
+        drawn: bytes = vl_convert.vegalite_to_pdf(self.to_json(None), vl_version=version())
+        return drawn
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """The forms in which a notebook can show the chart."""
         kind = f"application/vnd.vegalite.v{VERSION.partition('.')[0]}+json"

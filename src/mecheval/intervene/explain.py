@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,19 +71,17 @@ def explain(
     def answers(batch: Batch) -> Answers:
         with torch.no_grad():
             logits = lm(batch.tokens, at=batch.predict_at[:, 0])[0]
-        return _likeliest(task, logits, right, top)
+        return likeliest(task, logits, right, top)
 
     training = lm.training
     lm.eval()
     try:
-        source = capture(lm, clean, sites, where)
         patched = []
-        for site, role in itertools.product((place(lm, name).site for name in sites), where):
+        for site, role, logits in patched_logits(lm, clean, corrupted, sites, roles):
             position = int(first_of(where[role]))
-            with patch(lm, [Intervention(site, role, Take(source[site][role]))], corrupted):
-                said = answers(corrupted)
             there = position != NOWHERE
-            patched.append(Patched(site, role, position if there else None, said if there else ()))
+            said = likeliest(task, logits[0], right, top) if there else ()
+            patched.append(Patched(site, role, position if there else None, said))
         key = places_of(clean.roles[clean.meaning.key], 0)
         replaced, substitute = (
             " ".join(task.symbol(int(token)) for token in batch.tokens[0, key]) for batch in (clean, corrupted)
@@ -93,7 +91,18 @@ def explain(
         lm.train(training)
 
 
-def _likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:
+def patched_logits(
+    lm: LM, clean: Batch, corrupted: Batch, sites: Sequence[str], roles: Sequence[str]
+) -> Iterator[tuple[Site, str, Tensor]]:
+    """Logits (n, V) at the first query after each intervention by itself, site by site and role by role."""
+    where = positions(clean, roles)
+    source = capture(lm, clean, sites, where)
+    for site, role in itertools.product((place(lm, name).site for name in sites), where):
+        with torch.no_grad(), patch(lm, [Intervention(site, role, Take(source[site][role]))], corrupted):
+            yield site, role, lm(corrupted.tokens, at=corrupted.predict_at[:, 0])
+
+
+def likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:
     """From logits (V,)."""
     p = logits.double().softmax(-1).cpu()
     tokens = p.topk(min(top, len(p))).indices.tolist()

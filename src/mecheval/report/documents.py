@@ -71,7 +71,7 @@ def _documents(trained: Trained) -> dict[str, Any]:
     from mecheval.analysis.runs import documents
     from mecheval.intervene import interchange
     from mecheval.intervene.effects import default_sites
-    from mecheval.intervene.explain import explain
+    from mecheval.intervene.explain import explain, likeliest, patched_logits
 
     given = trained.config.evaluate
     clean, corrupted = documents(trained.task, trained.config, SPLIT, min(LOOK, given.documents))
@@ -79,6 +79,8 @@ def _documents(trained: Trained) -> dict[str, Any]:
     clean, corrupted = clean[rows], corrupted[rows]
     sites = [site for site in default_sites(trained.lm) if is_mapped(site)]
     effects = interchange(trained.lm, clean, corrupted, sites, list(clean.roles), per_document=True)
+    said = {(str(site), role): logits for site, role, logits in
+            patched_logits(trained.lm, clean, corrupted, sites, list(clean.roles))}  # fmt: skip
     shown: list[dict[str, Any]] = []
     layout: dict[str, Any] = {}
     for row in range(len(clean)):
@@ -86,9 +88,14 @@ def _documents(trained: Trained) -> dict[str, Any]:
         layout = layout_of(in_depth(sites), own["role"])
         both = clean[row : row + 1], corrupted[row : row + 1]
         answered = explain(trained.lm, trained.task, *both, sites=[], roles=[], top=TOP)
+        right = int(clean.answers[row])
+        patched = [
+            _answers(likeliest(trained.task, said[site, role][row], right, TOP))
+            for site, role in zip(own["site"].astype(str), own["role"], strict=True)
+        ]
         shown.append({
             **_text(trained.task, clean, row, given.seed), "substitute": answered.substitute,
-            "answers": [_answers(answered.clean), _answers(answered.corrupted)],
+            "answers": [_answers(answered.clean), _answers(answered.corrupted)], "patched": patched,
             "original": tidy(own["original"].iloc[0]), "corrupted": tidy(own["corrupted"].iloc[0]),
             "values": three(own["restored"].to_numpy(float)),
         })  # fmt: skip
@@ -140,4 +147,4 @@ def _tree(task: Task, number: int, seed: int) -> dict[str, Any] | None:
 
 def _answers(answers: Answers) -> list[list[Any]]:
     """[symbol, probability, whether it is right], the likeliest first."""
-    return [[each.symbol, tidy(each.p), each.right] for each in answers]
+    return [[each.symbol, tidy(round(each.p, 4)), each.right] for each in answers]

@@ -30,9 +30,11 @@ if TYPE_CHECKING:  # slow to import
 
 SCRIPTS = (
     "dom.js", "theme.js", "charts.js", "tables.js", "maps.js", "summary.js", "studies.js", "comparison.js",
-    "documents.js", "runs.js", "main.js",
+    "documents.js", "runs.js", "main.js", "drawn.js",
 )  # fmt: skip
 """The scripts of the page, in the order in which they build on each other."""
+EVALUATION = ("dom.js", "theme.js", "charts.js", "tables.js", "evaluation.js", "drawn.js")
+"""Those of a page about one evaluated model."""
 VEGA = "window.vegaEmbed = vegaEmbed; window.dispatchEvent(new Event('vega'));"
 """The last script: it hands Vega to the page, and announces it."""
 DIGITS, CHART_DIGITS, EXACT = 4, 5, 17
@@ -61,7 +63,7 @@ PAINTED = ("colour", "fill", "edge")
 """Fields of rows that hold colours."""
 
 
-def page(title: str, data: dict[str, Any], specs: Sequence[Spec]) -> str:
+def page(title: str, data: dict[str, Any], specs: Sequence[Spec], scripts: Sequence[str] = SCRIPTS) -> str:
     """The whole page. Every text from the data reaches it as JSON, and the reader as text."""
     painted = {"dark": DARK, "fields": PAINTED, "ramp": len(RAMP)}
     words = [spec["description"] for spec in specs]
@@ -74,7 +76,7 @@ def page(title: str, data: dict[str, Any], specs: Sequence[Spec]) -> str:
             for number, spec in enumerate(specs)
         ),
         "vega": bundle(),
-        "script": "\n".join(asset(name) for name in SCRIPTS),
+        "script": "\n".join(asset(name) for name in scripts),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], asset("page.html"))
 

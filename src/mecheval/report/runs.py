@@ -58,8 +58,8 @@ def run_frame(store: Store) -> pd.DataFrame:
 def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Of the runs of each setting (task, mixer, model, seed), the one with the highest dev accuracy, then likelihood.
 
-    They are ordered by task, custom mixers first, then the usual before the varied, mixer, depth and width. A setting whose runs all failed
-    or diverged is there, too, with its first.
+    They are ordered by task, custom mixers first, then the usual before the varied, mixer, depth and
+    width. A setting whose runs all failed or diverged is there, too, with its first.
     """
     settings = [setting_of(run, config) for run, config in zip(frame["run"], frame["config"], strict=True)]
     best = best_rows(frame.assign(setting=settings), ["setting"])

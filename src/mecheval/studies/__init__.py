@@ -8,7 +8,7 @@ from mecheval.studies.table import StudyTable, best_rows, restoring, seeds_in, s
 
 __all__ = [
     "PAPER", "SCALES", "STUDIES", "Reading", "Study", "StudyTable", "best_rows", "get_study", "restoring",
-    "seeds_in", "study_points", "study_table", "with_seed",
+    "seeds_in", "study_name", "study_points", "study_table", "with_seed",
 ]  # fmt: skip
 
 _FILES = (
@@ -23,8 +23,18 @@ PAPER = [name for name, study in STUDIES.items() if study.figure != "–"]
 """The studies of the paper."""
 
 
+FIGURES = {f"fig{study.figure}": name for name, study in STUDIES.items() if name in PAPER}
+"""The studies of the paper by their figures: fig3, fig4a."""
+
+
+def study_name(word: str) -> str:
+    """The name of the study that a word names, which may be a figure of the paper; other words stay as they are."""
+    return FIGURES.get(word.lower().replace("figure", "fig"), word)
+
+
 def get_study(name: str) -> Study:
-    """A study by name."""
+    """A study by name, or by its figure in the paper."""
+    name = study_name(name)
     if name not in STUDIES:
         raise UnknownName("study", name, STUDIES)
     return STUDIES[name]

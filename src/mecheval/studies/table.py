@@ -184,7 +184,8 @@ def _verdicts(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
     if (frame["status"] == "missing").all():
         return pd.DataFrame(index=index, columns=["verdict", "agreement", "chance", "summary"])
     found = store.query(
-        f"select run, label as verdict, agreement, chance, summary from verdicts where state = '{STATE}' and split = 'test'"
+        "select run, label as verdict, agreement, chance, summary from verdicts "
+        f"where state = '{STATE}' and split = 'test'"
     )
     return found.set_index("run").reindex(index)
 

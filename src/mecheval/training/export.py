@@ -42,6 +42,11 @@ def card(folder: RunFolder, config: RunConfig, state: str) -> str:
     rows = ([_cell(row[name]) for name in names] for row in measured)
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (*header, *rows))
     scores = table if measured else "Its scores are not in the store."
+    judged = next((row for row in folder.read("verdicts") if (row["state"], row["split"]) == (state, "test")), None)
+    found_out = "" if judged is None else "\n".join([
+        "## How it recalls", "", f"Verdict on {judged['n']} test documents: {judged['summary']}.", "",
+        *(f"- {sentence}" for sentence in judged["evidence"].splitlines()), "", "",
+    ])  # fmt: skip
     parameters = "an unknown number of" if found["parameters"] is None else f"{found['parameters']:,}"
     step = f", step {measured[0]['step']:,} of {config.data.steps:,}" if measured else ""
     return f"""# {config.mixer.name} on {config.task.name}
@@ -54,7 +59,7 @@ with the sequence mixer `{config.mixer.name}`, trained by mecheval on the task `
 
 Likelihood is p(answer) and accuracy the share of right answers, at the predictions of the documents of each split.
 
-```python
+{found_out}```python
 import mecheval as me
 
 lm = me.load_lm(".")  # this folder; no other file is needed

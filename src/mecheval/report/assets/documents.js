@@ -19,9 +19,9 @@ function tokenRow(shown) {
 }
 
 function answerList(title, answers) {
-  return el("div", { class: "answers" }, el("h4", {}, title), el("ol", {}, answers.map(([symbol, p, right]) =>
+  return el("div", { class: "answers" }, el("h4", {}, title), el("ol", {}, answers.map(([symbol, p, right], place) =>
     el("li", {}, el("span", { class: "symbol" }, symbol), el("span", { class: "track", "aria-hidden": "true" }, el("span", { style: `width:${(100 * p).toFixed(1)}%` })),
-      el("span", { class: "p" }, `${percent(p)} %`), right && el("span", { class: "right" }, "✓ right")))));
+      el("span", { class: "p" }, `${percent(p)} %`), right && el("span", { class: place ? "target" : "right" }, place ? "target" : "✓ right")))));
 }
 
 function treePicture(shown) {
@@ -65,12 +65,19 @@ function treePicture(shown) {
 function documentView(run, shown) {
   const text = (role) => placesOf(shown, role).map((place) => shown.symbols[place]).join(" ");
   const spoken = (role) => role.replaceAll("_", " ");
+  const tokens = tokenRow(shown);
+  const seen = (role) => [...tokens.children].forEach((token, place) =>
+    token.classList.toggle("seen", role !== null && placesOf(shown, role).includes(place)));
+  const after = el("div", { class: "after", "aria-live": "polite" }, el("p", { class: "quiet" }, "Click a number to see what the run answers with that activation."));
+  const chosen = (at, site, role) => after.replaceChildren(
+    answerList(`Answers to the corrupted document with the clean ${site} at the ${spoken(role)}`, shown.patched[at]));
   return [
-    tokenRow(shown),
+    tokens,
     el("p", {}, `The ${spoken(shown.query)} ${text(shown.query)} asks for ${shown.answer}. In the corrupted document, ${shown.substitute} stands in place of the ${spoken(shown.key)} ${text(shown.key)}. `
       + `The answer has likelihood ${two(shown.original)} in the original and ${two(shown.corrupted)} in the corrupted document.`),
     el("div", { class: "sides" }, answerList("Answers to the original", shown.answers[0]), answerList("Answers to the corrupted", shown.answers[1])),
-    mapTable(run.layout, shown.values, "Restored likelihood of the answer for this document, after patching in one clean activation."),
+    mapTable(run.layout, shown.values, "Restored likelihood of the answer for this document, after patching in one clean activation.", { seen, chosen }),
+    after,
     shown.tree && treePicture(shown),
   ];
 }
@@ -89,8 +96,11 @@ function documentsSection() {
   const select = el("select", { id: "explored", onchange: () => look(Number(select.value), 0) },
     documents.map((run, at) => el("option", { value: at }, name(run.run))));
 
-  function look(at, which) {
+  function look(at, which, first = false) {
     const run = documents[at];
+    select.value = String(at);
+    const number = run.documents?.[which].number;
+    if (!first) history.replaceState(null, "", `#documents/${run.run}${known(number) ? `/${number}` : ""}`); // a link to this place
     const about = index.get(run.run);
     if (run.problem) {
       numbers.replaceChildren();
@@ -105,7 +115,9 @@ function documentsSection() {
     place.replaceChildren(el("h3", {}, `${name(run.run)}: test document ${run.documents[which].number}`),
       ...documentView(run, run.documents[which]).flat().filter(Boolean));
   }
-  look(0, 0);
+  const [, linked, wanted] = location.hash.split("/"); // #documents/RUN/NUMBER
+  const start = Math.max(0, documents.findIndex((run) => run.run === linked));
+  look(start, Math.max(0, (documents[start].documents ?? []).findIndex((shown) => String(shown.number) === wanted)), true);
   return section("documents", "Documents", [
     el("p", {}, "How a run answers single test documents. The corruption replaces the key; then the activation of one site at one position is taken "
       + "from the original. Where the answer's likelihood comes back, the information was there."),

@@ -57,11 +57,4 @@ const spy = new IntersectionObserver((entries) => {
 }, { rootMargin: "-20% 0px -75% 0px" });
 sections.forEach((node) => spy.observe(node));
 
-// This script comes before Vega's, so that text stands while that is read; then what is near is drawn.
-addEventListener("vega", () => {
-  charts.forEach((chart) => {
-    near.unobserve(chart.place);
-    near.observe(chart.place);
-  });
-});
-if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+if (location.hash) document.getElementById(location.hash.slice(1).split("/")[0])?.scrollIntoView();

@@ -2,13 +2,19 @@
 
 const step = (value) => Math.round(Math.min(1, Math.max(0, value)) * (data.painted.ramp - 1));
 
-function mapTable(layout, values, caption) {
+// `seen(role)` hears over which column the pointer or the focus is (null: none), `chosen(place, site, role)` of a click.
+function mapTable(layout, values, caption, { seen = null, chosen = null } = {}) {
   const { sites, roles } = layout;
   let before = null;
   const rows = sites.flatMap(([layer, name], place) => {
     const cells = roles.map((_, role) => {
-      const value = values[place * roles.length + role];
-      return el("td", { class: known(value) ? `r${step(value)}` : "none" }, two(value));
+      const at = place * roles.length + role;
+      const shown = two(values[at]);
+      const look = known(values[at]) ? `r${step(values[at])}` : "none";
+      if (!chosen) return el("td", { class: look }, shown);
+      const tell = (on) => () => seen(on ? roles[role] : null);
+      return el("td", { class: look, onmouseenter: tell(true), onmouseleave: tell(false) },
+        button(shown, () => chosen(at, `${name} of layer ${layer}`, roles[role]), { class: "cell", onfocus: tell(true), onblur: tell(false) }));
     });
     const line = el("tr", {}, el("th", { scope: "row" }, name), cells);
     const first = layer !== before;
