@@ -7,6 +7,7 @@ from pathlib import Path
 from mecheval.errors import UnknownName, UserError
 from mecheval.figures.calibration import calibration
 from mecheval.figures.capacity import capacity
+from mecheval.figures.faithfulness import faithfulness
 from mecheval.figures.heatmap import heatmap
 from mecheval.figures.lines import curves
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
@@ -18,8 +19,8 @@ from mecheval.store.store import snapshot_of
 from mecheval.studies import StudyTable
 
 __all__ = [
-    "SCALE", "Chart", "accuracy", "calibration", "capacity", "check_suffix", "curves", "depth", "draw", "heatmap",
-    "holdout", "panels", "save", "states", "study_charts",
+    "SCALE", "Chart", "accuracy", "calibration", "capacity", "check_suffix", "curves", "depth", "draw", "faithfulness",
+    "heatmap", "holdout", "panels", "save", "states", "study_charts",
 ]  # fmt: skip
 
 FIGURES = {"accuracy": accuracy, "capacity": capacity, "depth": depth, "holdout": holdout, "panels": panels}
