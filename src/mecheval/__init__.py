@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "attribute", "build_mixer", "build_task",
     "capture", "circuit", "erase_state", "evaluate", "heatmap", "interchange", "load_lm", "load_pretrained",
-    "load_zoology", "patch", "path", "reads", "replace_state", "run_config", "smallest_set", "state_sweep", "train", "verdict",
+    "load_zoology", "patch", "path", "reads", "replace_state", "run_config", "smallest_set", "state_sweep", "train",
+    "verdict",
 ]  # fmt: skip
 
 _ROOMS = {

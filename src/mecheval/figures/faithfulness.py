@@ -25,5 +25,5 @@ def faithfulness(circuit: Circuit, title: str) -> vl.Chart:
         "tooltip": vl.tooltips(["order", "size", "kept", "faithfulness"]),
     }
     chart = vl.panel([vl.layer("line", at, point=True)], *SIDES, rows)
-    note = f"CPR {circuit.cpr:.3f}, CMD {circuit.cmd:.3f}, p {circuit.p:.3f} against random circuits"
+    note = f"CPR {circuit.cpr:.3f}, CMD {circuit.cmd:.3f}, p {circuit.p:.2g} against random circuits"
     return vl.finish(chart, title, [note], SIDES[0] + 100, f"{title}. Faithfulness by size of the circuit; {note}.")
