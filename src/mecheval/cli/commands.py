@@ -17,8 +17,8 @@ from mecheval.errors import UserError
 from mecheval.store import StoreWarning
 
 for _name in (
-    "calibrate", "compare", "drawings", "evaluate", "interventions", "quickstart", "results", "runs", "studies",
-    "tasks",
+    "calibrate", "compare", "drawings", "evaluate", "explore", "interventions", "quickstart", "results", "runs",
+    "studies", "tasks",
 ):  # fmt: skip
     import_module(f"mecheval.cli.{_name}")  # adds its commands to the app
 

@@ -51,13 +51,19 @@ def intervene(
 ) -> None:
     """Patch clean activations into corrupted documents, at every site and role, and name the mechanism.
 
-    With another corruption or direction, only the map is shown: the verdict is about restoring corrupted keys. The map of
-    heads is shown and drawn, not stored.
+    With another corruption or direction, only the map is shown: the verdict is about restoring corrupted keys. The map
+    of heads is shown and drawn, not stored.
     """
     with loading():
         from mecheval import figures
         from mecheval.analysis.runs import (
-            STANDARD, ablation, check_corruption, probe, probe_heads, probe_otherwise, run_config_of,
+            STANDARD,
+            ablation,
+            check_corruption,
+            probe,
+            probe_heads,
+            probe_otherwise,
+            run_config_of,
         )  # fmt: skip
         from mecheval.cli.show import effects as show
         from mecheval.cli.show import records

@@ -71,7 +71,7 @@ def explain(
     def answers(batch: Batch) -> Answers:
         with torch.no_grad():
             logits = lm(batch.tokens, at=batch.predict_at[:, 0])[0]
-        return _likeliest(task, logits, right, top)
+        return likeliest(task, logits, right, top)
 
     training = lm.training
     lm.eval()
@@ -93,8 +93,8 @@ def explain(
         lm.train(training)
 
 
-def _likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:
-    """From logits (V,)."""
+def likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:
+    """The `top` likeliest answers and the right one, from logits (V,)."""
     p = logits.double().softmax(-1).cpu()
     tokens = p.topk(min(top, len(p))).indices.tolist()
     if right not in tokens:
