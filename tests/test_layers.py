@@ -38,6 +38,7 @@ ROOMS = [
     "paper",
     "report",
     "evaluation",
+    "explore",
     "cli",
 ]
 SRC = Path(mecheval.__file__).parent

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from mecheval.analysis import load_lm, load_pretrained
     from mecheval.config import RunConfig, run_config
     from mecheval.evaluation import evaluate
+    from mecheval.figures import heatmap
     from mecheval.intervene import (
         ablate,
         attribute,
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "attribute", "build_mixer", "build_task",
-    "capture", "circuit", "erase_state", "evaluate", "interchange", "load_lm", "load_pretrained", "load_zoology",
-    "patch", "path", "reads", "replace_state", "run_config", "smallest_set", "state_sweep", "train", "verdict",
+    "capture", "circuit", "erase_state", "evaluate", "heatmap", "interchange", "load_lm", "load_pretrained",
+    "load_zoology", "patch", "path", "reads", "replace_state", "run_config", "smallest_set", "state_sweep", "train",
+    "verdict",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -44,7 +46,7 @@ _ROOMS = {
     "interchange": "intervene", "patch": "intervene", "path": "intervene",
     "erase_state": "intervene", "reads": "intervene", "replace_state": "intervene", "state_sweep": "intervene",
     "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "load_pretrained": "analysis",
-    "train": "training", "evaluate": "evaluation",
+    "train": "training", "evaluate": "evaluation", "heatmap": "figures",
 }  # fmt: skip
 """Imported when first used, so that listing and sampling tasks does not wait for torch, nor the help for anything."""
 

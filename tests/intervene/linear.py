@@ -13,7 +13,7 @@ class Mixes(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.map, self.over = nn.Linear(width, width), nn.Parameter(torch.randn(64, 64).tril() * 0.3)
+        self.map, self.over = nn.Linear(width, width), nn.Parameter(torch.randn(64, 64).tril())
 
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[1]
@@ -49,4 +49,4 @@ READS = [*(f"reads.{i}.output" for i in range(3)), "last.output"]
 def logit(model: nn.Module, tokens: Tensor, at: Tensor, answers: Tensor) -> float:
     """The mean logit of the answers."""
     rows = torch.arange(len(tokens))
-    return float(model(tokens)[rows, at][rows, answers].double().mean())
+    return float(model(tokens)[rows, at][rows, answers].detach().mean())

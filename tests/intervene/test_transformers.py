@@ -7,7 +7,7 @@ import torch
 
 import mecheval as me
 from intervene.models import ROUNDED, pairs, small_task
-from mecheval.intervene import Zero
+from mecheval.intervene import Wiring, Zero
 
 transformers = pytest.importorskip("transformers", reason="the extra `dev` brings transformers")
 
@@ -56,3 +56,64 @@ def test_other_documents_and_places_together(gpt2: torch.nn.Module) -> None:
     assert joint["restored"] == pytest.approx(joint["original"], abs=ROUNDED)
     with pytest.raises(me.errors.UserError, match=r"unknown site 'transformer.h.0.outptu'. Did you mean"):
         me.ablate(gpt2, clean, Zero(), ["transformer.h.0.outptu"])
+
+
+@pytest.fixture
+def mamba() -> torch.nn.Module:
+    """A tiny Mamba with weights far from their start."""
+    config = transformers.MambaConfig(
+        vocab_size=small_task().vocab_size, hidden_size=16, state_size=4, num_hidden_layers=2, initializer_range=0.5,
+        use_mambapy=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model: torch.nn.Module = transformers.MambaForCausalLM(config)
+    return model.eval()
+
+
+GPT2_WIRING = Wiring(
+    "transformer.drop.output",
+    tuple((f"transformer.h.{i}.{norm}", f"transformer.h.{i}.{part}.output")
+          for i in range(2) for norm, part in (("ln_1", "attn"), ("ln_2", "mlp"))),
+    "transformer.ln_f",
+)  # fmt: skip
+MAMBA_WIRING = Wiring(
+    "backbone.embeddings.output",
+    tuple((f"backbone.layers.{i}.norm", f"backbone.layers.{i}.mixer.output") for i in range(2)),
+    "backbone.norm_f",
+)
+CASES = pytest.mark.parametrize(
+    ("name", "wiring", "inside"),
+    [
+        ("gpt2", GPT2_WIRING, [f"transformer.h.{i}.attn.{part}" for i in range(2)
+                               for part in ("c_attn.output.part.0/3", "c_proj.input.part.1/2")]),
+        ("mamba", MAMBA_WIRING, ["backbone.layers.0.mixer.conv1d.output", "backbone.layers.1.mixer.conv1d.output"]),
+    ],
+)  # fmt: skip
+
+
+@CASES
+def test_all_kinds(name: str, wiring: Wiring, inside: list[str], request: pytest.FixtureRequest) -> None:
+    """Heads or convolutions, estimates, paths and circuits agree with each other where they must."""
+    model, (clean, corrupted) = request.getfixturevalue(name), pairs(6)
+    model.eval()
+    first, roles = wiring.writers[1], ["key", "value", "query"]
+    sites = [*wiring.writers, *inside]
+    exact = me.interchange(model, clean, corrupted, sites, roles).set_index(["site", "role"])
+    assert exact.loc[inside, "attribution"].abs().max() > 1e-5  # they are reached
+    many = me.attribute(model, clean, corrupted, [first, *inside], roles, along="sites", steps=40)
+    many = many.set_index(["site", "role"])["attribution"]
+    assert (many - exact["attribution"]).abs().max() < 0.05 * exact["attribution"].abs().max()
+    estimate = me.attribute(model, clean, corrupted, sites, roles, inputs=wiring.embedding, steps=2)
+    assert estimate["site"].tolist() == exact.reset_index()["site"].tolist()
+    last = f"{wiring.last}.input"
+    direct = me.path(model, clean, corrupted, wiring.writers[-1:], [last], ["query"], frozen=wiring.writers[1:])
+    own = exact.loc[(wiring.writers[-1], "query"), "restored"]
+    assert direct["restored"].iloc[0] == pytest.approx(own, abs=ROUNDED)  # only the head comes after the last part
+    back = me.interchange(model, clean, corrupted, [first], ["value"], direction="destroy").iloc[0]
+    if back["original"] - back["corrupted"] > 1e-6:
+        nodes = me.circuit(model, clean, corrupted, wiring=wiring, random=0, roles=["value"]).scores
+        score = nodes.set_index(["site", "role"])["score"][first, "value"]
+        assert score == pytest.approx(back["attribution"], abs=ROUNDED)
+    else:
+        swapped = me.circuit(model, corrupted, clean, wiring=wiring, random=0, roles=["value"])
+        assert swapped.curve["faithfulness"].iloc[-1] == pytest.approx(1)

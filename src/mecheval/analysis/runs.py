@@ -246,6 +246,17 @@ def probe_otherwise(
     return effects
 
 
+def probe_heads(
+    folder: RunFolder, corruption: str, direction: str, state: str = LAST, split: str = "test", n: int | None = None
+) -> pd.DataFrame:
+    """Intervene on every head of a finished run's mixers; the effects are not stored."""
+    check_corruption(corruption, direction)
+    trained = load_run(folder, state)
+    with alone(trained.config.machine.threads):
+        pair = documents(trained.task, trained.config, split, n, corruption)
+        return interchange(trained.lm, *pair, [], direction=direction, heads=True)
+
+
 def check_corruption(corruption: str, direction: str) -> None:
     """Raise an error that names the choices unless documents can be corrupted so, and interventions go this way."""
     if corruption not in CORRUPTIONS:

@@ -17,8 +17,8 @@ from mecheval.errors import UserError
 from mecheval.store import StoreWarning
 
 for _name in (
-    "calibrate", "compare", "cost", "drawings", "evaluate", "interventions", "mixers", "landscape", "quickstart",
-    "results", "runs", "studies", "tasks",
+    "calibrate", "compare", "cost", "drawings", "evaluate", "explore", "interventions", "landscape", "mixers",
+    "quickstart", "results", "runs", "studies", "tasks",
 ):  # fmt: skip
     import_module(f"mecheval.cli.{_name}")  # adds its commands to the app
 

@@ -23,7 +23,7 @@ Top = Annotated[int, typer.Option(max=1000, help="Number of answers to show.")]
 OwnMixer = Annotated[
     str | None, typer.Option("--mixer", metavar="FILE.py:CLASS", help="Where the custom mixer of the run is written.")
 ]
-SITES = ("all", "blocks")
+SITES = ("all", "blocks", "heads")
 
 
 @app.command()
@@ -33,7 +33,7 @@ def intervene(
     split: Split = "test",
     n: Annotated[int | None, typer.Option("-n", help="Documents; default: as many as the run was scored on.")] = None,
     sites: Annotated[
-        str, typer.Option(help="Sites to show: blocks (their parts and short convolutions) or all.")
+        str, typer.Option(help="Sites to show: blocks (their parts and short convolutions), heads or all.")
     ] = "blocks",
     edit: Annotated[
         str, typer.Option(help="Instead of patching, edit activations: zero, mean or noise=<std>; no verdict.")
@@ -55,11 +55,20 @@ def intervene(
 ) -> None:
     """Patch clean activations into corrupted documents, at every site and role, and name the mechanism.
 
-    With another corruption or direction, only the map is shown: the verdict is about restoring corrupted keys.
+    With another corruption or direction, only the map is shown: the verdict is about restoring corrupted keys. The map
+    of heads is shown and drawn, not stored.
     """
     with loading():
         from mecheval import figures
-        from mecheval.analysis.runs import STANDARD, ablation, check_corruption, probe, probe_otherwise, run_config_of
+        from mecheval.analysis.runs import (
+            STANDARD,
+            ablation,
+            check_corruption,
+            probe,
+            probe_heads,
+            probe_otherwise,
+            run_config_of,
+        )  # fmt: skip
         from mecheval.cli.show import effects as show
         from mecheval.cli.show import records
         from mecheval.store import Store
@@ -71,6 +80,8 @@ def intervene(
     check_corruption(corruption, way)
     if n is not None and n < 1:
         raise UserError(f"-n: the number of documents must be positive (got {n}).")
+    if sites == "heads" and edit:
+        raise UserError("--edit is about whole sites; leave out --sites heads.")
     if save is not None:
         figures.check_suffix(save)
     folder = Store(store).find(run)
@@ -81,7 +92,9 @@ def intervene(
     began = time.monotonic()
     found = None
     with aside.status("intervening"):
-        if edit:
+        if sites == "heads":
+            effects = probe_heads(folder, corruption, way, state, split, n)
+        elif edit:
             effects = ablation(folder, edit, state, split, n)
         elif (corruption, way) == STANDARD:
             measured = probe(folder, state, split, n)

@@ -8,6 +8,7 @@ from mecheval.errors import UnknownName, UserError
 from mecheval.figures.calibration import calibration
 from mecheval.figures.capacity import capacity
 from mecheval.figures.convergence import convergence
+from mecheval.figures.faithfulness import faithfulness
 from mecheval.figures.heatmap import heatmap
 from mecheval.figures.lines import curves
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
@@ -19,7 +20,8 @@ from mecheval.store.store import snapshot_of
 from mecheval.studies import StudyTable
 
 __all__ = [
-    "SCALE", "Chart", "accuracy", "calibration", "capacity", "check_suffix", "convergence", "curves", "depth", "draw",
+    "SCALE", "Chart", "accuracy", "calibration", "capacity", "check_suffix", "convergence", "curves", "depth",
+    "draw", "faithfulness",
     "heatmap", "holdout", "panels", "save", "states", "study_charts",
 ]  # fmt: skip
 

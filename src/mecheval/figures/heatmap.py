@@ -30,7 +30,7 @@ STEPS = 58, 20
 """Pixels of a cell, across and down."""
 
 
-def heatmap(effects: pd.DataFrame, title: str) -> Chart:
+def heatmap(effects: pd.DataFrame, title: str = "What each site restores, by role") -> Chart:
     """The effects of one run (table `effects` or `ablations`): a panel a layer, a row a site, a column a role.
 
     Colour and number are the restored share, the restored likelihood where nothing is learnt, or the drop by an edit;

@@ -103,7 +103,7 @@ def patched_logits(
 
 
 def likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:
-    """From logits (V,)."""
+    """The `top` likeliest answers and the right one, from logits (V,)."""
     p = logits.double().softmax(-1).cpu()
     tokens = p.topk(min(top, len(p))).indices.tolist()
     if right not in tokens:

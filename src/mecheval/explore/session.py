@@ -1,0 +1,132 @@
+"""What the explorer computes: from the tokens and patches that a page asks for to answers, a map and a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from mecheval.errors import UserError
+from mecheval.figures.heatmap import arranged
+from mecheval.intervene import Intervention, Rule, Take, capture, default_sites, interchange, patch, verdict
+from mecheval.intervene.effects import EVIDENCE
+from mecheval.intervene.explain import likeliest
+from mecheval.model import LM
+from mecheval.tasks import Task
+from mecheval.types import Batch, in_order
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
+
+TOP = 5
+"""How many answers are listed, besides the right one."""
+DIRECTIONS = ("restore", "destroy")
+MOST_PATCHES = 1000
+
+
+class Asked(NamedTuple):
+    """What a page asks for."""
+
+    clean: tuple[str, ...]  # symbols up to the prediction
+    corrupted: tuple[str, ...]
+    patches: tuple[tuple[str, str], ...]  # site and role
+    direction: str
+
+    @classmethod
+    def read(cls, given: Any) -> Asked:
+        """From JSON, or an error that says what is wrong."""
+        names = ("clean", "corrupted", "patches")
+        if not isinstance(given, dict) or not all(isinstance(given.get(name), list) for name in names):
+            raise UserError("the explorer wants lists of clean and corrupted tokens, and of patches.")
+        pairs = given["patches"]
+        if len(pairs) > MOST_PATCHES or not all(isinstance(each, list) and len(each) == 2 for each in pairs):
+            raise UserError(f"patches are pairs of a site and a role, {MOST_PATCHES} at most.")
+        words = [tuple(str(word) for word in given[name]) for name in ("clean", "corrupted")]
+        direction = str(given.get("direction", DIRECTIONS[0]))
+        if direction not in DIRECTIONS:
+            raise UserError(f"unknown direction {direction[:40]!r}. Choices: {', '.join(DIRECTIONS)}.")
+        return cls(words[0], words[1], tuple((str(site), str(role)) for site, role in pairs), direction)
+
+
+class Session:
+    """A model and one document, clean and corrupted; roles stay where they are while tokens change."""
+
+    def __init__(self, lm: LM, task: Task, clean: Batch, corrupted: Batch, title: str) -> None:
+        self.lm, self.task, self.title = lm.eval(), task, title
+        self.clean, self.corrupted = clean, corrupted
+        self.length = int(clean.predict_at[0, 0]) + 1
+        self.tokens = {task.symbol(token): token for token in range(task.vocab_size)}
+        self.sites = [site for site in default_sites(lm) if site.kind != "inside"]
+        self.roles = in_order(clean.roles)
+
+    def start(self) -> dict[str, Any]:
+        """What the page begins with."""
+        words = {
+            name: [self.task.symbol(int(token)) for token in batch.tokens[0, : self.length]]
+            for name, batch in (("clean", self.clean), ("corrupted", self.corrupted))
+        }
+        where = {role: at[0].flatten().tolist() for role, at in self.clean.roles.items()}
+        return {"title": self.title, "symbols": list(self.tokens), "roles": where, **words}
+
+    def answer(self, asked: Asked) -> dict[str, Any]:
+        """Answers to clean, corrupted and patched documents, the map of one patch at a time, and the verdict."""
+        clean, corrupted = self._edited(self.clean, asked.clean), self._edited(self.corrupted, asked.corrupted)
+        corrupted = replace(corrupted, answers=clean.answers, targets=clean.targets)
+        source, base = (clean, corrupted) if asked.direction == "restore" else (corrupted, clean)
+        cells = [(site, role) for site, role in asked.patches if role in self.roles]
+        values = capture(self.lm, source, list(dict.fromkeys(site for site, _ in cells)), self.roles) if cells else {}
+        edits = [Intervention(site, role, Take(values[site][role])) for site, role in cells]
+        with patch(self.lm, edits, base):
+            patched = self._likeliest(base)
+        effects = interchange(self.lm, clean, corrupted, self.sites, self.roles, direction=asked.direction)
+        return {
+            "answers": {
+                "clean": self._likeliest(clean), "corrupted": self._likeliest(corrupted), "patched": patched,
+            },
+            "map": _map(effects, self.roles),
+            "verdict": _judged(effects),
+        }  # fmt: skip
+
+    def _edited(self, batch: Batch, words: Sequence[str]) -> Batch:
+        """The document with other tokens. Where the answer is the token at the value, it changes with it."""
+        if len(words) != self.length:
+            raise UserError(f"the document has {self.length} tokens (got {len(words)}).")
+        if unknown := [word for word in words if word not in self.tokens]:
+            raise UserError(f"unknown token {unknown[0][:40]!r}.")
+        tokens = batch.tokens.clone()
+        tokens[0, : self.length] = torch.tensor([self.tokens[word] for word in words])
+        value = self.clean.roles.get(self.clean.meaning.value or "")
+        if value is None or value.ndim > 1 or int(self.clean.tokens[0, value[0]]) != int(self.clean.answers[0]):
+            return replace(batch, tokens=tokens)
+        targets = batch.targets.clone()
+        targets[0, 0] = tokens[0, value[0]]
+        return replace(batch, tokens=tokens, answers=targets[:, 0], targets=targets)
+
+    def _likeliest(self, batch: Batch) -> list[tuple[str, float, bool]]:
+        with torch.no_grad():
+            logits = self.lm(batch.tokens[:, : self.length], at=batch.predict_at[:, 0])[0]
+        return [(each.symbol, each.p, each.right) for each in likeliest(self.task, logits, int(batch.answers[0]), TOP)]
+
+
+def _judged(effects: pd.DataFrame) -> str:
+    """The finding of the rule in this one document, which needs no resampling."""
+    if effects.attrs.get(EVIDENCE) is None:
+        return "none: a verdict is about documents that differ in their keys"
+    return str(verdict(effects, Rule(documents=1), resamples=1).finding)
+
+
+def _map(effects: pd.DataFrame, roles: Sequence[str]) -> dict[str, Any]:
+    """Rows of the map by depth; a share that is undefined is null."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in arranged(effects).to_dict("records"):
+        found = rows.setdefault(row["site"], {"site": row["site"], "shares": dict.fromkeys(roles)})
+        found["shares"][row["role"]] = _number(row, "share")
+    return {"roles": list(roles), "rows": list(rows.values())}
+
+
+def _number(row: Mapping[Any, Any], name: str) -> float | None:
+    value = float(row[name])
+    return None if math.isnan(value) else round(value, 4)
