@@ -10,6 +10,7 @@ from mecheval.figures.capacity import capacity
 from mecheval.figures.convergence import convergence
 from mecheval.figures.faithfulness import faithfulness
 from mecheval.figures.heatmap import heatmap
+from mecheval.figures.inside import inside
 from mecheval.figures.lines import curves
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
 from mecheval.figures.states import states
@@ -21,13 +22,12 @@ from mecheval.studies import StudyTable
 
 __all__ = [
     "SCALE", "Chart", "accuracy", "calibration", "capacity", "check_suffix", "convergence", "curves", "depth",
-    "draw", "faithfulness",
-    "heatmap", "holdout", "panels", "save", "states", "study_charts",
+    "draw", "faithfulness", "heatmap", "holdout", "inside", "panels", "save", "states", "study_charts",
 ]  # fmt: skip
 
 FIGURES = {
     "accuracy": accuracy, "capacity": capacity, "convergence": convergence, "depth": depth, "holdout": holdout,
-    "panels": panels,
+    "inside": inside, "panels": panels,
 }  # fmt: skip
 """The figures that a study can name."""
 SUFFIXES = (".json", ".pdf", ".png", ".svg")

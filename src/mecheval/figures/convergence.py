@@ -6,7 +6,7 @@ from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.intervene.intervals import mean_interval
 from mecheval.studies import StudyTable
-from mecheval.studies.axes import ordered, say
+from mecheval.studies.axes import say
 from mecheval.studies.paces import LEARNT, says
 from mecheval.types import MISSING
 
@@ -19,11 +19,12 @@ LOOKS = {"jumps": ("#0072b2", "circle"), "appears": ("#d55e00", "triangle-up"), 
 
 def convergence(table: StudyTable, title: str) -> vl.Chart:
     """For each width a map of the share of runs that learn, by mixer and learning rate, and their steps beside it."""
-    frame = table.frame[table.frame["status"].isin(["done", "diverged"])]
-    if frame.empty:
+    if table.frame.empty:
         raise UserError("there are no runs to show.")
-    mixers, lines = ordered("mixer", frame["mixer"]), []
-    for width in ordered("d_model", frame["d_model"]):
+    frame = table.frame[table.frame["status"].isin(["done", "diverged"])]
+    mixers, lines = table.axis("mixer"), []
+    rates = [say("lr", rate) for rate in reversed(table.axis("lr"))]
+    for width in table.axis("d_model"):
         cells, points = [], []
         for (mixer, rate), own in frame[frame["d_model"] == width].groupby(["mixer", "lr"], sort=False):
             learnt = ((own["status"] == "done") & (own["test_accuracy"] >= LEARNT)).to_numpy(float)
@@ -42,7 +43,6 @@ def convergence(table: StudyTable, title: str) -> vl.Chart:
                 {**about, "step": row[name], "what": NAMES[name]}
                 for name in NAMES if row[name] == row[name]
             ]  # fmt: skip
-        rates = [say("lr", rate) for rate in sorted(frame["lr"].unique())]
         lines.append(vl.beside([_map(cells, mixers, rates, width), _steps(points, mixers)], 5 * vl.GAP))
     seeds = int(frame["seed"].nunique())
     shown = "Numbers: share of seeds that learn" if seeds > 1 else "Numbers: test accuracy"
@@ -51,7 +51,7 @@ def convergence(table: StudyTable, title: str) -> vl.Chart:
         "learns at which its accuracy rises most, its accuracy reaches 90 %, and its final verdict is there to stay."
     ]
     chart = vl.below(lines, 2 * vl.GAP)
-    return vl.finish(chart, title, notes, CELL * 5 + WIDE + 260, f"{title} {' '.join(says(table))}")
+    return vl.finish(chart, title, notes, CELL * len(rates) + WIDE + 260, f"{title} {' '.join(says(table))}")
 
 
 def _map(cells: list[vl.Row], mixers: list[str], rates: list[str], width: int) -> vl.Spec:

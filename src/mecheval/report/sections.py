@@ -74,7 +74,7 @@ def found_studies(store: Store, scale: str) -> list[Found]:
     Studies share runs. A study, and each seed of it, is shown only where it adds a run to those of the studies before
     it; otherwise the seven runs of a quickstart would stand for half the paper.
     """
-    store = snapshot_of(store, "effects", "verdicts")
+    store = snapshot_of(store, "effects", "verdicts", "history")
     seeds: dict[str, set[int]] = defaultdict(set)
     for row in store.rows():
         config = row["config"]

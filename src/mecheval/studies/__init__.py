@@ -14,7 +14,7 @@ __all__ = [
 _FILES = (
     "ar", "ar_mamba_conv", "ar_based_conv", "ar_mamba_inside", "atr", "atr_mamba_conv", "position", "atr_holdout",
     "one_layer", "depth", "sibling", "quickstart", "newer", "canon", "hybrids", "mqar", "capacity", "hops", "tracking",
-    "grandparent", "convergence",
+    "grandparent", "convergence", "inside",
 )  # fmt: skip
 """The files of studies; a new study has its name here."""
 STUDIES: dict[str, Study] = {name: import_module(f"{__name__}.{name}").STUDY for name in _FILES}

@@ -1,14 +1,14 @@
 """Convergence: which learning rates work, how soon, and whether the mechanism appears before the accuracy."""
 
-from mecheval.studies.paces import says
+from mecheval.studies.paces import paces, says
 from mecheval.studies.scales import AT_BLOCK_1, MIXERS, QUICK, RATES, runs
 from mecheval.studies.study import Study
 from mecheval.sweep import Point
 
 LAPTOP = {
-    **QUICK, "steps": 1000, "evaluate.every": 25, "evaluate.documents": 128, "interchange_every": 50,
+    **QUICK, "steps": 500, "evaluate.every": 25, "evaluate.documents": 128, "interchange_every": 50,
 }  # fmt: skip
-"""The quickstart's task, half as long."""
+"""The quickstart's task, with a quarter of its steps."""
 
 
 def points(scale: str) -> list[Point]:
@@ -27,6 +27,6 @@ STUDY = Study(
     readings=AT_BLOCK_1,
     draw="convergence",
     every_rate=True,
-    paces=True,
+    columns=paces,
     says=says,
 )

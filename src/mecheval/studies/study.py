@@ -39,7 +39,7 @@ class Study:
     readings: Sequence[Reading] = field(default=())
     every_rate: bool = False
     splits: tuple[str, ...] = ("test",)
-    paces: bool = False  # whether its table has the steps at which runs learn (`studies/paces.py`)
+    columns: Callable[..., Any] | None = None  # from the rows of its table and the store to more columns, by run
     says: Callable[..., list[str]] | None = None  # from the StudyTable of all runs to sentences about them
 
     def __post_init__(self) -> None:

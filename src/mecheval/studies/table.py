@@ -12,7 +12,6 @@ from mecheval.store import Store
 from mecheval.store.schema import AS_IN_THE_PAPER
 from mecheval.store.store import snapshot_of
 from mecheval.studies.axes import USUAL, ordered
-from mecheval.studies.paces import paces
 from mecheval.studies.study import SCALES, Reading, Study
 from mecheval.sweep import Point, only
 from mecheval.sweep.sweeping import rows_of
@@ -38,8 +37,8 @@ class StudyTable:
     - the `axes`: what sets runs apart, e.g. mixer, d_conv, d_model, lr, seed;
     - `run`, and `STATUS`; a run that the store does not have has the status `missing`;
     - `original`, `corrupted` and the `readings` by name;
-    - `verdict`, `agreement`, `chance` (what guessing without recall achieves) and `summary`; and the columns PACES, if
-      the study asks for them.
+    - `verdict`, `agreement`, `chance` (what guessing without recall achieves) and `summary`; and the columns that the
+      study adds.
     """
 
     study: Study
@@ -121,7 +120,7 @@ def study_table(study: Study, points: Sequence[Point], store: Store) -> StudyTab
     """What the store has of these runs."""
     import pandas as pd
 
-    tables = ("effects", "verdicts", *(("history",) if study.paces else ()))
+    tables = ("effects", "verdicts", "history") if study.columns else ("effects", "verdicts")
     store = snapshot_of(store, *tables, among={point.config.id for point in points})
     rows = {row["run"]: row for row in rows_of(store)}
     records, axes = [], dict[str, None]()
@@ -134,8 +133,8 @@ def study_table(study: Study, points: Sequence[Point], store: Store) -> StudyTab
     numbers = [name for name in STATUS if name != "status"]
     frame[numbers] = frame[numbers].astype(float)
     frame = frame.join(_readings(study, frame, store), on="run").join(_verdicts(frame, store), on="run")
-    if study.paces:
-        frame = frame.join(paces(frame, store), on="run")
+    if study.columns is not None:
+        frame = frame.join(study.columns(frame, store), on="run")
     return StudyTable(study, tuple(axes), tuple(study.readings), frame)
 
 
