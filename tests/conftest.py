@@ -21,11 +21,11 @@ LONGEST = (
     "sweep/test_ray.py",
     "report/test_browser.py",
     "sweep/test_local.py",
-    "training/test_killed.py",
-    "test_trained_models.py",
     "test_docs.py",
-    "training/test_loop.py",
-    "cli/test_runs.py",
+    "laws/test_interventions.py",
+    "test_trained_models.py",
+    "training/test_killed.py",
+    "report/test_hostile.py",
 )
 """Files that take longest, the longest first. `make test` gives whole files to its workers in this order, so that
 none of these is left to a single worker at the end."""

@@ -9,6 +9,8 @@ The generator's state is an array of one uint64, which numba kernels and plain P
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,7 +52,7 @@ def fold(key: np.uint64, number: np.uint64) -> np.uint64:
 
 def folded(keys: np.uint64 | U64, numbers: U64) -> U64:
     """`fold` of whole arrays; it loads no kernel, which would take half a second."""
-    scatter = getattr(mix, "py_func", mix)
+    scatter: Any = getattr(mix, "py_func", mix)
     result: U64 = scatter(keys ^ scatter(numbers + _WEYL))
     return result
 

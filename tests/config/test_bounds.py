@@ -33,7 +33,7 @@ def is_number(info: FieldInfo) -> bool:
 NUMBERS = [
     (name, model, field) for name, model in options() for field, info in model.model_fields.items() if is_number(info)
 ]
-WRONG = (10**20, -(10**20), 1e300, math.nan, math.inf, -math.inf, True, "8", "٣", [[1]], {})
+WRONG: tuple[Any, ...] = (10**20, -(10**20), 1e300, math.nan, math.inf, -math.inf, True, "8", "٣", [[1]], {})
 
 
 @pytest.mark.parametrize(("owner", "model", "field"), NUMBERS, ids=lambda value: str(value))

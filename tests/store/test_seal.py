@@ -55,9 +55,11 @@ def test_no_flipped_bit_of_an_environment_is_read_or_sealed_anew(folder: RunFold
         flip(path, bit)
         with pytest.raises(StoreError, match=r"environment\.json does not match its checksum"):
             folder.environments()
-        with pytest.raises(StoreError, match="checksum"), folder.exclusive():
-            folder.replace({"verdicts": [VERDICT]}, ["state", "split"], "interventions")
         path.write_bytes(whole)
+    flip(path, 100)
+    with pytest.raises(StoreError, match="checksum"), folder.exclusive():
+        folder.replace({"verdicts": [VERDICT]}, ["state", "split"], "interventions")
+    path.write_bytes(whole)
     assert list(folder.environments()) == ["training from step 0"]
 
 
