@@ -38,7 +38,7 @@ def calibrate(
     noise: Annotated[float | None, typer.Option(help="Only this level of noise; default: all.")] = None,
     seed: Annotated[int, typer.Option(callback=from_to(0, 2**63), help="Seed of models and documents.")] = 0,
     csv: Annotated[Path | None, typer.Option(help="Write the table into this file, .csv.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Draw the rates into this file: .svg, .png or .json.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Draw the rates into this file: .svg, .pdf, .png or .json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge models whose mechanism is known, or that recall nothing, and count how often the verdict is right."""

@@ -1,0 +1,101 @@
+"""Sixty mistakes at the command line: each is one helpful line and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from commands import Command
+from mecheval.store import Store
+from store.examples import ID, write_run
+
+MISTAKES = f"""
+nonsense
+demo --out page.pdf
+demo --out no/such/folder/page.html
+quickstart --report page.txt
+quickstart --workers 0
+quickstart --store s3://bucket/runs
+train --task nope
+train --mixer nope
+train --mixer nope.py:Mine
+train --mixer mamba+
+train --preset huge
+train --lr abc
+train --lr -1
+train --d-model 0
+train --steps many
+train --n-layers 1000000
+train --seed x
+train --set pairs
+train --pairs
+train --pairs 8 8
+train --nope 3
+train --config nowhere.yaml
+train --track nowhere
+train --checkpoint-seconds nan
+runs --store nowhere
+runs --status finished
+runs --latex --csv
+query "drop table runs"
+query "selct 1"
+query "select nope from runs"
+query "select 1" --limit 0
+card nope
+card {ID} --state first
+export nope
+verify nope
+intervene nope
+intervene {ID} --state first
+intervene {ID} --sites some
+intervene {ID} -n 0
+intervene {ID} --save map.gif
+intervene {ID} --edit shrink
+intervene {ID} --corruption noise
+intervene {ID} --mixer nope
+explain {ID} --split nope
+explain nope
+draw study nope
+draw study ar --save figure.gif
+draw example {ID} --save figure.txt
+draw mechanisms --task nope
+report --out report.md
+report --scale huge
+study
+study nope
+study fig99
+study ar --scale huge
+study ar --seeds 0
+study ar --gpus 1
+study ar --engine slowly
+study ar mixer=nope
+study ar --lr fast
+compare nope
+compare ar --table nope
+compare ar --latex --markdown
+evaluate nope.py:Mine
+evaluate nope
+check nope.py
+new mixer.txt
+sample --task nope
+list nope
+calibrate --nope
+""".strip().splitlines()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MECHEVAL_MIXERS", "")
+    write_run(Store(tmp_path / "mecheval-store").folder(ID), d_model=16, n_layers=2, lr=1e-3)
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_helpful_line(command: Command, here: None, words: str) -> None:
+    code, out, err = command(*shlex.split(words))
+    assert (code, out) == (2, ""), err
+    assert err.startswith("mecheval: "), err
+    assert err.count("\n") == 1, err
+    assert len(err) > len("mecheval: unknown x.\n")
