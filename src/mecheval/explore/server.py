@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
@@ -95,6 +96,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, "application/json", json.dumps(value, allow_nan=False).encode())
 
     def _send(self, status: int, kind: str, content: bytes) -> None:
+        with suppress(ConnectionError):  # the reader has gone on
+            self._write(status, kind, content)
+
+    def _write(self, status: int, kind: str, content: bytes) -> None:
         self.send_response(status)
         for name, value in {
             "Content-Type": f"{kind}; charset=utf-8",

@@ -11,8 +11,9 @@ import torch
 
 from mecheval.errors import UserError
 from mecheval.figures.heatmap import arranged
-from mecheval.intervene import Intervention, Rule, Take, capture, default_sites, interchange, patch, verdict
+from mecheval.intervene import Intervention, Take, capture, default_sites, interchange, patch
 from mecheval.intervene.effects import EVIDENCE
+from mecheval.intervene.evidence import finding_in
 from mecheval.intervene.explain import likeliest
 from mecheval.model import LM
 from mecheval.tasks import Task
@@ -112,10 +113,9 @@ class Session:
 
 
 def _judged(effects: pd.DataFrame) -> str:
-    """The finding of the rule in this one document, which needs no resampling."""
-    if effects.attrs.get(EVIDENCE) is None:
-        return "none: a verdict is about documents that differ in their keys"
-    return str(verdict(effects, Rule(documents=1), resamples=1).finding)
+    """What the rule behind verdicts says of this one document."""
+    evidence = effects.attrs[EVIDENCE]
+    return "none: it is about documents that differ in their keys" if evidence is None else str(finding_in(evidence))
 
 
 def _map(effects: pd.DataFrame, roles: Sequence[str]) -> dict[str, Any]:

@@ -125,6 +125,15 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     return _also(replace(report, finding=undetermined), f"Resamples of the documents disagree: {rivals}")
 
 
+def finding_in(evidence: Evidence, rule: Rule = Rule()) -> Finding:  # noqa: B008 (frozen)
+    """What the rule says of the shares in these documents alone, however few: it does not say how sure that is."""
+    if evidence.meaning.value is None or not evidence.n or not evidence.cells:
+        return Finding("undetermined", reason="there is no recall here in which key, value and query stand apart")
+    row = _Sums(evidence, evidence.cells).means(np.ones((1, evidence.n)))[0]
+    share = dict(zip(evidence.cells, _shares(row, len(evidence.cells)), strict=True))
+    return _find(share, row, evidence.depths, rule, evidence.inner, evidence.meaning)
+
+
 def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | None, meaning: Meaning) -> Finding:
     if not row[-2] - row[-1] > 0 or (depths.boundaries and Cell(depths.boundaries[0], meaning.key) not in share):
         return Finding("not_learnt")
