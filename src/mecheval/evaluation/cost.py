@@ -110,7 +110,8 @@ def _cell(mixer: str, length: int, d_model: int, memory: int, seconds: float) ->
     except subprocess.TimeoutExpired:
         return {"fits": "time"}
     if done.returncode == 0:
-        return {"fits": "yes", **{name: float(f"{value:.6g}") for name, value in json.loads(done.stdout).items()}}
+        found = json.loads(done.stdout)
+        return {"fits": "yes"} | {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
     if done.returncode < 0 or any(each in done.stderr for each in OUT_OF_MEMORY):
         return {"fits": "memory"}
     last = done.stderr.strip().splitlines()[-1:]

@@ -77,8 +77,8 @@ def _steps(points: list[vl.Row], mixers: list[str]) -> vl.Spec:
             "mixer:N", sort=mixers, title=None, scale={"domain": mixers}, axis={"labels": False, "grid": True}
         ),
         "yOffset": vl.field("what:N", sort=texts),
-        "color": vl.field("what:N", title=None, sort=texts, scale={"domain": texts, "range": list(hues)}),
-        "shape": vl.field("what:N", title=None, sort=texts, scale={"domain": texts, "range": list(shapes)}),
+        "color": vl.field("what:N", title="step at which", sort=texts, scale={"domain": texts, "range": list(hues)}),
+        "shape": vl.field("what:N", title="step at which", sort=texts, scale={"domain": texts, "range": list(shapes)}),
         "tooltip": vl.tooltips(["mixer", "what", "step", "lr", "run"]),
     }
     marks = vl.layer("point", at, rows=points, filled=True, opacity=0.8, size=30)
