@@ -71,6 +71,14 @@ def test_rows_are_kept_and_what_does_not_fit_is_marked(calls: list[tuple[str, in
     assert cost.exponents(frame).set_index(["mixer", "quantity"])["exponent"]["attention", "train_ms"] == pytest.approx(
         2
     )
+    assert cost.crossings(frame) == [
+        "delta_net is cheaper than attention on this machine from 300 tokens in a training step, from 300 tokens in a "
+        "forward pass, from 300 tokens in generation, from 300 tokens in memory."
+    ]
+    turned = cost.crossings(frame, "delta_net")[0]
+    assert turned.startswith(
+        "attention is not cheaper than delta_net on this machine: not at 1,024 tokens in a training"
+    )
     drawn = chart(frame)
     crosses = [row for rows in drawn.spec["datasets"].values() for row in rows if "fits" in row]
     assert {(row["mixer"], row["length"], row["fits"]) for row in crosses} == {("delta_net", 2048, "too much memory")}
@@ -80,8 +88,8 @@ def test_the_command(command: Command, calls: list[tuple[str, int]], tmp_path: P
     words = ["cost", "--mixers", "attention,mamba", "--csv", str(tmp_path / "cost.csv")]
     out = command.prints(*words)
     sentence = (
-        "mamba is cheaper than attention on this machine: training step from 300 tokens, forward pass from 300 tokens, "
-        "generated token from 300 tokens, memory from 300 tokens."
+        "mamba is cheaper than attention on this machine from 300 tokens in a training step, from 300 tokens in a "
+        "forward pass, from 300 tokens in generation, from 300 tokens in memory."
     )
     assert sentence in out
     assert "2.00 ± 0.00" in out

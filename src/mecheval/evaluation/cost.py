@@ -35,7 +35,9 @@ MEASURED = {
 }  # fmt: skip
 """Columns of numbers, and what they are."""
 COLUMNS = (*SETTING, "fits", *MEASURED)
-GROWING = ("train_ms", "forward_ms", "token_ms", "memory_mb")
+GROWING = {
+    "train_ms": "a training step", "forward_ms": "a forward pass", "token_ms": "generation", "memory_mb": "memory",
+}  # fmt: skip
 """What has an exponent, and a length from which it is less than attention's."""
 NUMBERS = ("exponent", "low", "high")
 FITTED = (1024, 8192)
@@ -110,7 +112,8 @@ def _cell(mixer: str, length: int, d_model: int, memory: int, seconds: float) ->
     except subprocess.TimeoutExpired:
         return {"fits": "time"}
     if done.returncode == 0:
-        return {"fits": "yes", **{name: float(f"{value:.6g}") for name, value in json.loads(done.stdout).items()}}
+        found = json.loads(done.stdout)
+        return {"fits": "yes"} | {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
     if done.returncode < 0 or any(each in done.stderr for each in OUT_OF_MEMORY):
         return {"fits": "memory"}
     last = done.stderr.strip().splitlines()[-1:]
@@ -169,18 +172,21 @@ def crossings(frame: pd.DataFrame, other: str = "attention") -> list[str]:
     said = []
     for mixer, own in fits[fits["mixer"] != other].groupby("mixer", sort=False):
         mine = own.set_index("length").sort_index()
-        parts = []
-        for what in GROWING:
+        cheaper, not_so, longest = [], [], 0
+        for what, name in GROWING.items():
             both = [n for n in mine.index if n in theirs.index and min(mine[what][n], theirs[what][n]) > 0]
             if both:
                 found = cheaper_from(both, list(mine[what][both]), list(theirs[what][both]))
-                parts.append(f"{MEASURED[what]} {_from(found, both)}")
-        if parts:
-            said.append(f"{mixer} is cheaper than {other} on this machine: {', '.join(parts)}.")
+                longest = max(longest, *both)
+                if found is None:
+                    not_so.append(name)
+                else:
+                    start = "at every length" if found == both[0] else f"from {float(f'{found:.2g}'):,.0f} tokens"
+                    cheaper.append(f"{start} in {name}")
+        than = f"cheaper than {other} on this machine"
+        rest = f"not at {longest:,} tokens in {', '.join(not_so)}"
+        if cheaper:
+            said.append(f"{mixer} is {than} {', '.join(cheaper)}{f'; {rest}' if not_so else ''}.")
+        elif not_so:
+            said.append(f"{mixer} is not {than}: {rest}.")
     return said
-
-
-def _from(found: float | None, lengths: Sequence[int]) -> str:
-    if found is None:
-        return f"at no length up to {lengths[-1]:,}"
-    return "at every length" if found == lengths[0] else f"from {float(f'{found:.2g}'):,.0f} tokens"

@@ -77,9 +77,9 @@ def _steps(points: list[vl.Row], mixers: list[str]) -> vl.Spec:
             "mixer:N", sort=mixers, title=None, scale={"domain": mixers}, axis={"labels": False, "grid": True}
         ),
         "yOffset": vl.field("what:N", sort=texts),
-        "color": vl.field("what:N", title=None, scale={"domain": texts, "range": list(hues)}),
-        "shape": vl.field("what:N", title=None, scale={"domain": texts, "range": list(shapes)}),
+        "color": vl.field("what:N", title="step at which", sort=texts, scale={"domain": texts, "range": list(hues)}),
+        "shape": vl.field("what:N", title="step at which", sort=texts, scale={"domain": texts, "range": list(shapes)}),
         "tooltip": vl.tooltips(["mixer", "what", "step", "lr", "run"]),
     }
-    return vl.panel([vl.layer("point", at, rows=points, filled=True, opacity=0.8, size=30)], WIDE, {"step": HIGH},
-                    title=vl.heading("when", WIDE))  # fmt: skip
+    marks = vl.layer("point", at, rows=points, filled=True, opacity=0.8, size=30)
+    return vl.panel([marks], WIDE, {"step": HIGH, "for": "position"}, title=vl.heading("when", WIDE))

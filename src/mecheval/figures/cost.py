@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
-from mecheval.figures.lines import strokes
+from mecheval.figures.lines import THOUSANDS, strokes
 from mecheval.studies.axes import ordered
 
 if TYPE_CHECKING:  # slow to import
@@ -21,6 +21,8 @@ PANELS = {
 SIDES = 230, 200
 ACROSS = 3
 MISFIT = "#a33d0f"
+LEAST_MEMORY = 0.1
+"""MB; less cannot be told from what the process reuses, and is not shown."""
 
 
 def cost(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:
@@ -36,7 +38,7 @@ def cost(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:
     legend = strokes("mixer", "mixer", mixers, [marks[m][0] for m in mixers], [marks[m][2] for m in mixers])
     panels = []
     for column, name in PANELS.items():
-        shown = fits[fits[column] > 0]
+        shown = fits[fits[column] > (LEAST_MEMORY if column == "memory_mb" else 0)]
         rows = [
             {"mixer": row["mixer"], "length": int(row["length"]), "value": float(f"{row[column]:.4g}")}
             for row in shown.to_dict("records")
@@ -46,9 +48,10 @@ def cost(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:
             {"mixer": m, "length": int(ends[m]["length"]), "value": last[m], "fits": f"too much {ends[m]['fits']}"}
             for m in last if m in ends
         ]  # fmt: skip
-        axis = {"grid": True, "tickCount": 5, "format": "~s"}
+        axis = {"grid": True, "tickCount": 5, "labelExpr": THOUSANDS}
+        tokens = {"grid": True, "values": [32, 128, 512, 2048, 8192], "format": ",d"}
         at = {
-            "x": vl.field("length:Q", title="tokens", scale={"type": "log", "base": 2}, axis=axis),
+            "x": vl.field("length:Q", title="tokens", scale={"type": "log", "base": 2}, axis=tokens),
             "y": vl.field("value:Q", title=None, scale={"type": "log"}, axis=axis),
             "tooltip": vl.tooltips(["mixer", "length", "value"]),
         }  # fmt: skip
