@@ -114,7 +114,7 @@ def test_all_studies(command: Command, store: list[str]) -> None:
         (["arr"], "unknown study 'arr'. Did you mean 'ar'? Choices: all, ar, "),
         (["ar", "--scale", "big"], "unknown scale 'big'."),
         (["ar", "--table", "cell"], "unknown table 'cell'. Did you mean 'cells'?"),
-        (["ar", "--csv", "--json"], "choose one of --csv, --json and --markdown."),
+        (["ar", "--csv", "--json"], "choose one of --csv, --json, --latex, --markdown."),
         (["ar", "--seeds", "0"], "seeds: must be at least 1 (got 0)."),
     ],
 )

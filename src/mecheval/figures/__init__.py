@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from mecheval.errors import UnknownName, UserError
@@ -66,7 +67,9 @@ def check_suffix(path: str | Path) -> str:
 
 def save(chart: Chart, path: str | Path) -> None:
     """Write a chart as .png, .svg, .pdf or .json (its Vega-Lite specification); the write is atomic."""
-    made = {".pdf": chart.pdf, ".png": chart.png, ".svg": chart.svg, ".json": lambda: chart.to_json() + "\n"}
+    made: dict[str, Callable[[], str | bytes]] = {
+        ".pdf": chart.pdf, ".png": chart.png, ".svg": chart.svg, ".json": lambda: chart.to_json() + "\n",
+    }  # fmt: skip
     content = made[check_suffix(path)]()
     try:
         write_atomic(path, content)

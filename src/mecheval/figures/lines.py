@@ -346,7 +346,7 @@ def _panel(texts: dict[str, str], site: Site, lines: list[Line], accuracy: Point
     layers = [vl.layer("line", at, rows=[behind], flatten=lists, clip=True, strokeWidth=4, opacity=0.35)]
     if known:
         layers.append(vl.layer("area", interval, rows=known, flatten=[*lists, "low", "high"], clip=True, opacity=0.15))
-    dots = {"point": {"size": 12, "filled": True}}  # a single measurement is no line
+    dots: dict[str, Any] = {"point": {"size": 12, "filled": True}}  # a single measurement is no line
     layers.append(vl.layer("line", at, rows=lines, flatten=lists, clip=True, strokeWidth=1.8, **dots))
     return vl.panel(layers, *SMALL, title=vl.heading(_name(texts, site)))
 

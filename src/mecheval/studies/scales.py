@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from mecheval.studies.axes import MIXERS
+from mecheval.studies import axes as known
 from mecheval.studies.study import Reading
 from mecheval.sweep import Point, grid
 from mecheval.types import FRAMED, MISSING, Meaning
+
+MIXERS = known.MIXERS
 
 BASE: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("ar", "paper"): {"preset": "paper"},

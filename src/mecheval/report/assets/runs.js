@@ -47,18 +47,20 @@ function runsSection() {
     sheet.refill();
   } });
   const score = (name, column) => ({ name, number: true, value: (row) => runs[column][row], show: (row) => percent(runs[column][row]) });
+  const same = (column) => () => new Set(runs[column]).size < 2;
   const sheet = table({
-    label: "all runs", rows, step: 100, details: runDetails, passes: (row) => wanted.every((word) => searched[row].includes(word)),
+    label: "all runs", rows, step: 100, marked: (row) => runs.own[row], details: runDetails, passes: (row) => wanted.every((word) => searched[row].includes(word)),
     columns: [
       { name: "run", value: (row) => runs.run[row], show: (row) => el("code", {}, runs.run[row].slice(0, 8)) },
-      { name: "status", value: (row) => runs.status[row] }, { name: "task", value: (row) => runs.task_name[row] },
-      { name: "mixer", value: (row) => runs.mixer_name[row] }, { name: "d", value: (row) => runs.d_model[row], number: true },
-      { name: "layers", value: (row) => runs.n_layers[row], number: true },
+      { name: "mixer", value: (row) => runs.mixer_name[row] },
+      { name: "verdict", value: (row) => words(runs.label[row]), show: badge },
+      { name: "status", value: (row) => runs.status[row] }, { name: "task", value: (row) => runs.task_name[row], hidden: same("task_name") },
+      { name: "d", value: (row) => runs.d_model[row], number: true, hidden: same("d_model") },
+      { name: "layers", value: (row) => runs.n_layers[row], number: true, hidden: same("n_layers") },
       { name: "lr", value: (row) => runs.lr[row], show: (row) => rate(runs.lr[row]), number: true },
-      { name: "seed", value: (row) => runs.seed[row], number: true },
+      { name: "seed", value: (row) => runs.seed[row], number: true, hidden: same("seed") },
       { name: "steps", value: (row) => runs.step[row], show: (row) => count(runs.step[row]), number: true },
       score("accuracy %", "test_accuracy"), score("likelihood %", "test_likelihood"),
-      { name: "verdict", value: (row) => words(runs.label[row]), show: badge },
       { name: "seconds", value: (row) => runs.seconds[row], show: (row) => (known(runs.seconds[row]) ? runs.seconds[row].toFixed(0) : MISSING), number: true },
     ],
   });
