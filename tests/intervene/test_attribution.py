@@ -32,14 +32,14 @@ def test_estimates_of_a_linear_model_are_exact(along: str, steps: int) -> None:
     assert found["attribution"].abs().max() > 0.1
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "canon" not in name])
 def test_many_steps_along_a_site_give_what_patching_gives(variant: str) -> None:
     lm, (clean, corrupted) = small_lm(variant).double(), pairs(4)
     sites = ["blocks.0.mixer.output"]
     exact = me.interchange(lm, clean, corrupted, sites, ["value"])["attribution"]
     few, many = (
         me.attribute(lm, clean, corrupted, sites, ["value"], along="sites", steps=steps)["attribution"]
-        for steps in (2, 16)
+        for steps in (2, 64)
     )
     assert (many - exact).abs().max() <= max(0.02 * exact.abs().max(), 1e-9)
     assert (many - exact).abs().max() <= (few - exact).abs().max() + 1e-9
