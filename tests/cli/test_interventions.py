@@ -193,7 +193,7 @@ def test_a_run_that_learnt_nothing(command: Command, tmp_path: Path) -> None:
         ),
         (
             ["intervene", "RUN", "--sites", "block"],
-            "unknown choice of sites 'block'. Did you mean 'blocks'? Choices: all, blocks.",
+            "unknown choice of sites 'block'. Did you mean 'blocks'? Choices: all, blocks, heads.",
         ),
         (["intervene", "RUN", "-n", "0"], "-n: the number of documents must be positive (got 0)."),
         (

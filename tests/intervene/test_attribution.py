@@ -17,9 +17,9 @@ from mecheval.model.handmade import handmade
 def test_estimates_of_a_linear_model_are_exact(along: str, steps: int) -> None:
     model, (clean, corrupted) = Linear(), pairs(8)
     sites, roles = [*WRITES, *READS[1:], "layers.1.output.part.1/3"], ["value", "query", "between"]
-    options = {"inputs": "embed.output"} if along == "inputs" else {}
+    inputs = "embed.output" if along == "inputs" else None
     found = me.attribute(
-        model, clean, corrupted, sites, roles, steps=steps, along=along, measure="logit", **options
+        model, clean, corrupted, sites, roles, steps=steps, along=along, measure="logit", inputs=inputs
     ).set_index(["site", "role"])
     at, answers = clean.predict_at[:, 0], clean.answers
     assert found["original"].iloc[0] == pytest.approx(logit(model, clean.tokens, at, answers))
