@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from mecheval.analysis import load_lm, load_pretrained
     from mecheval.config import RunConfig, run_config
     from mecheval.evaluation import evaluate
-    from mecheval.figures import heatmap
+    from mecheval.figures.heatmap import heatmap
     from mecheval.intervene import (
         ablate,
         attribute,

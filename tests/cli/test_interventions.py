@@ -46,6 +46,16 @@ def run_of(store: list[str]) -> str:
     return run
 
 
+def test_the_map_of_heads_is_shown_and_not_stored(command: Command, store: list[str]) -> None:
+    data = json.loads(command("intervene", run_of(store), "--sites", "heads", "--json", *store)[1])
+    shares = {(row["site"], row["role"]): row["share"] for row in data["effects"]}
+    assert {site for site, _ in shares} == {"blocks.0.mixer.heads.0", "blocks.1.mixer.heads.0"}
+    assert shares["blocks.0.mixer.heads.0", "value"] == pytest.approx(1, abs=0.01)
+    assert shares["blocks.1.mixer.heads.0", "query"] == pytest.approx(1, abs=0.01)
+    assert "verdict" not in data
+    assert not Store(store[1]).folder(run_of(store)).read("effects")
+
+
 def test_the_map_and_the_verdict_of_a_run(command: Command, store: list[str]) -> None:
     run = run_of(store)
     code, out, err = command("intervene", run[:5], *store)
@@ -183,7 +193,7 @@ def test_a_run_that_learnt_nothing(command: Command, tmp_path: Path) -> None:
         ),
         (
             ["intervene", "RUN", "--sites", "block"],
-            "unknown choice of sites 'block'. Did you mean 'blocks'? Choices: all, blocks.",
+            "unknown choice of sites 'block'. Did you mean 'blocks'? Choices: all, blocks, heads.",
         ),
         (["intervene", "RUN", "-n", "0"], "-n: the number of documents must be positive (got 0)."),
         (
@@ -191,6 +201,8 @@ def test_a_run_that_learnt_nothing(command: Command, tmp_path: Path) -> None:
             "cannot write a figure as 'map.pdf'; choose .json, .png, .svg at the end.",
         ),
         (["explain", "zzz"], "no run starts with 'zzz'. There are: RUN."),
+        (["explore", "RUN", "--document", "16"], "there is no document 16; the run is scored on documents 0 to 15."),
+        (["intervene", "RUN", "--sites", "heads", "--edit", "zero"], "--edit is about whole sites; leave out --sites"),
         (["explain", "RUN", "--document", "16"], "there is no document 16; the run is scored on documents 0 to 15."),
         (["explain", "RUN", "--document", "-1"], "there is no document -1; the run is scored on documents 0 to 15."),
         (["explain", "RUN", "--state", "first"], "unknown state 'first'."),

@@ -63,10 +63,8 @@ def test_patches_and_edits_change_the_answer(session: Session) -> None:
     words, [value] = list(start["clean"]), start["roles"]["value"]
     words[value] = next(symbol for symbol in start["symbols"] if symbol.startswith("v") and symbol not in words)
     other = session.answer(Asked.read(asked(session, clean=words)))
-    assert right(other["answers"]["clean"]) == (
-        words[value],
-        pytest.approx(right(plain["answers"]["clean"])[1], abs=0.01),
-    )
+    assert right(other["answers"]["clean"])[0] == words[value]
+    assert right(other["answers"]["clean"])[1] > 0.9
     assert other["verdict"].startswith("induction")
     without = session.answer(Asked.read(asked(session, corrupted=words)))  # which differs at the value alone
     assert without["verdict"].startswith("none")

@@ -17,9 +17,9 @@ from mecheval.model.handmade import handmade
 def test_estimates_of_a_linear_model_are_exact(along: str, steps: int) -> None:
     model, (clean, corrupted) = Linear(), pairs(8)
     sites, roles = [*WRITES, *READS[1:], "layers.1.output.part.1/3"], ["value", "query", "between"]
-    options = {"inputs": "embed.output"} if along == "inputs" else {}
+    inputs = "embed.output" if along == "inputs" else None
     found = me.attribute(
-        model, clean, corrupted, sites, roles, steps=steps, along=along, measure="logit", **options
+        model, clean, corrupted, sites, roles, steps=steps, along=along, measure="logit", inputs=inputs
     ).set_index(["site", "role"])
     at, answers = clean.predict_at[:, 0], clean.answers
     assert found["original"].iloc[0] == pytest.approx(logit(model, clean.tokens, at, answers))
@@ -32,14 +32,14 @@ def test_estimates_of_a_linear_model_are_exact(along: str, steps: int) -> None:
     assert found["attribution"].abs().max() > 0.1
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "canon" not in name])
 def test_many_steps_along_a_site_give_what_patching_gives(variant: str) -> None:
     lm, (clean, corrupted) = small_lm(variant).double(), pairs(4)
-    sites = ["blocks.0.mixer.output", "blocks.1.mixer.input"]
+    sites = ["blocks.0.mixer.output"]
     exact = me.interchange(lm, clean, corrupted, sites, ["value"])["attribution"]
     few, many = (
         me.attribute(lm, clean, corrupted, sites, ["value"], along="sites", steps=steps)["attribution"]
-        for steps in (4, 32)
+        for steps in (2, 64)
     )
     assert (many - exact).abs().max() <= max(0.02 * exact.abs().max(), 1e-9)
     assert (many - exact).abs().max() <= (few - exact).abs().max() + 1e-9

@@ -12,6 +12,7 @@ from mecheval.errors import UserError
 from mecheval.evaluation.known import MECHANISMS, Known
 from mecheval.intervene import Circuit, Wiring, circuits
 from mecheval.intervene.circuits import SIZES
+from mecheval.intervene.grid import MEASURES
 from mecheval.model.handmade import handmade
 from mecheval.types import Batch
 
@@ -79,7 +80,7 @@ def test_all_and_none_are_the_clean_and_the_corrupted_run(variant: str) -> None:
     """And a circuit without one node is the clean run with what the node says in the corrupted one."""
     lm, (clean, corrupted) = small_lm(variant).double(), pairs(4)
     where = {"value": clean.roles["value"]}
-    run = circuits._Runs(lm, clean, corrupted, Wiring.of(lm), where, circuits.MEASURES["likelihood"], 64)
+    run = circuits._Runs(lm, clean, corrupted, Wiring.of(lm), where, MEASURES["likelihood"], 64)
     members = circuits._members(Wiring.of(lm), ["value", "elsewhere"], "nodes")
     node = members.index((1, None, 0))  # the mixer of block 0 at the value
     sets = [[], range(len(members)), [i for i in range(len(members)) if i != node]]

@@ -67,9 +67,10 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="there is no sbatch on this machine"):
         SlurmEngine()
-    for wrong in ({"cpus": 0.5}, {"gpus": 0.5}, {"minutes": 0}):
+    options: list[dict[str, Any]] = [{"cpus": 0.5}, {"gpus": 0.5}, {"minutes": 0}]
+    for wrong in options:
         with pytest.raises(UserError, match="whole numbers"):
-            SlurmEngine(cluster="local", **wrong)  # type: ignore[arg-type]
+            SlurmEngine(cluster="local", **wrong)
     with pytest.raises(UserError, match="not a URL"), SlurmEngine(cluster="local").crew([], "s3://bucket", print):
         pass
     assert "partition" in ENGINES["slurm"].options

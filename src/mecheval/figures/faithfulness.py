@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mecheval.figures import vegalite as vl
-from mecheval.intervene import Circuit
+
+if TYPE_CHECKING:  # slow to import
+    from mecheval.intervene import Circuit
 
 SIDES = 460, 260
 """Pixels across and down."""

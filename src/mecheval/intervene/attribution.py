@@ -117,7 +117,7 @@ def _slice(
     restored, slopes = lost.expand(len(sites), len(where), len(clean)).clone(), dict[str, Tensor]()
     for share in ((step + 0.5) / steps for step in range(steps)):
         if moved:
-            line = _placed(axes[moved], all_of_it["all"], torch.lerp(*ends, share))
+            line = _placed(axes[moved], all_of_it["all"], torch.lerp(ends[0], ends[1], share))
             slopes = dict(zip(sites, _slopes(model, corrupted, sites, {moved: line}, measure), strict=True))
         for s, site in enumerate(sites):
             for r, (role, at) in enumerate(where.items()):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.intervene.edits import Intervention, Take, capture, patch
+from mecheval.intervene.edits import Edit, Intervention, Take, capture, patch
 from mecheval.intervene.effects import (
     BUDGET_MB,
     Documents,
@@ -117,9 +117,11 @@ def _slice(
             with listening(model, {site: _always(x) for site, x in still.items()}), patch(model, [sent], known):
                 got = capture(model, corrupted, receivers, everywhere)
             there = has_role(at).cpu()
-            edited = run(
-                model, corrupted, lambda site, role, got=got: Take(got[site][role]), cells, everywhere, budget, measure
-            )[1]  # type: ignore[arg-type]
+
+            def edits(site: str, role: str, got: dict[str, dict[str, Tensor]] = got) -> Edit:
+                return Take(got[site][role])
+
+            edited = run(model, corrupted, edits, cells, everywhere, budget, measure)[1]  # type: ignore[arg-type]
             restored[:, s, r, there] = edited[:, there]
     lost = read(model, corrupted, [], {}, measure)[0]
     return original, lost, restored

@@ -113,7 +113,7 @@ def _part(whole: Place, suffix: str, number: int, count: int, spread: bool = Fal
         if x.ndim < 3 or not 0 <= number < count or x.shape[channels] % count:
             sizes = f"{x.shape[channels]} channels" if x.ndim >= 3 else "no channels"
             raise UserError(f"site {whole.site}{suffix}: there is no such part; the site has {sizes}.")
-        apart = x.unflatten(channels, (-1, count) if spread else (count, -1))
+        apart: Tensor = x.unflatten(channels, (-1, count) if spread else (count, -1))
         return apart.select(channels + spread, number)
 
     def attach(listener: Listener) -> Callable[[], None]:

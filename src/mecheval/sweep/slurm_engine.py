@@ -107,6 +107,7 @@ class _Arrays(Crew):
         self.engine, self.store, self.marker, self.folder = engine, store, marker, folder
         self.new: list[Job] = []
         self.under_way: list[_Submitted] = []
+        self.leaving: list[_Submitted] = []  # whose run has ended, while submitit still writes its files
         self.count, self.next_question = 0, 0.0
 
     def start(self, job: Job) -> None:
@@ -124,6 +125,7 @@ class _Arrays(Crew):
             ends = [event for event in events if event.kind == "end"]
             if ends and ends[-1].status != "interrupted":
                 self.under_way.remove(each)
+                self.leaving.append(each)
                 take(ends[-1])
             elif each in gone:
                 self.under_way.remove(each)
@@ -176,6 +178,9 @@ class _Arrays(Crew):
     def close(self) -> None:
         if self.under_way:
             self.stop(lambda event: None)
+        until, local = time.monotonic() + STOP_SECONDS, self.engine.cluster != "slurm"
+        while not all(each.is_over(local) for each in self.leaving) and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
 
 
 class _Submitted:
@@ -196,6 +201,10 @@ class _Submitted:
         whole = new[: new.rfind(b"\n") + 1]
         self._read += len(whole)
         return [Event(*json.loads(line)) for line in whole.splitlines()]
+
+    def is_over(self, local: bool) -> bool:
+        """Whether submitit has written its last file for the job."""
+        return bool(self.handle.done() if local else self.handle.paths.result_pickle.exists())
 
     def last_words(self) -> str:
         """That it is gone, with the last line that it wrote to its standard error."""
