@@ -79,9 +79,7 @@ class Counting(TorchDispatchMode):
     Matrix products are counted exactly, and any other arithmetic as one for each number that it makes or sums up.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.flops = 0
+    flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count it."""
