@@ -79,7 +79,9 @@ class Counting(TorchDispatchMode):
     Matrix products are counted exactly, and any other arithmetic as one for each number that it makes or sums up.
     """
 
-    flops = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count it."""
