@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,10 +67,8 @@ def test_directions_have_the_norms_of_the_weights() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    config = run_config(
-        "ar", "attention", pairs=2, keys=4, values=4, d_model=8, steps=6, batch_size=4,
-        **{"data.documents": None, "evaluate.documents": 16},
-    )  # fmt: skip
+    few: dict[str, Any] = {"data.documents": None, "evaluate.documents": 16, "batch_size": 4, "steps": 6}
+    config = run_config("ar", "attention", pairs=2, keys=4, values=4, d_model=8, **few)
     return train(config, tmp_path_factory.mktemp("store"))
 
 

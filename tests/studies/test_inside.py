@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,10 +17,8 @@ from mecheval.studies.inside import DOCUMENTS, READS, reads_of
 
 
 def test_columns_come_from_the_weights(tmp_path: Path) -> None:
-    config = me.run_config(
-        "ar", "mamba", pairs=2, keys=4, values=4, d_model=8, steps=2, batch_size=4,
-        **{"data.documents": None, "evaluate.documents": 16},
-    )  # fmt: skip
+    few: dict[str, Any] = {"data.documents": None, "evaluate.documents": 16, "batch_size": 4, "steps": 2}
+    config = me.run_config("ar", "mamba", pairs=2, keys=4, values=4, d_model=8, **few)
     folder, store = me.train(config, tmp_path), Store(tmp_path)
     frame = pd.DataFrame({"run": [config.id, "0" * 12], "status": ["done", "missing"]})
     found = reads_of(frame, store)

@@ -80,8 +80,8 @@ class Counting(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.flops = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count it."""

@@ -86,6 +86,14 @@ def given_options(assignments: list[str] | None, rest: list[str]) -> dict[str, A
     return options
 
 
+def whole_numbers(option: str, text: str) -> list[int]:
+    """Numbers of an option such as `16,64,256`."""
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option} takes whole numbers, comma-separated (got {shown(text)}).") from None
+
+
 def loading() -> Status:
     """Around slow imports: says so in a terminal."""
     return aside.status("loading")

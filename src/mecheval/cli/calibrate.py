@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, from_to, line, loading, note, print_json
-from mecheval.errors import UserError, shown
+from mecheval.cli.app import AsJson, app, aside, from_to, line, loading, note, print_json, whole_numbers
+from mecheval.errors import UserError
 from mecheval.files import write_atomic
 from mecheval.types import MISSING
 
@@ -52,7 +52,7 @@ def calibrate(
     for path in (csv, save):
         if path is not None and not path.absolute().parent.is_dir():
             raise UserError(f"cannot write {path}: there is no folder {path.parent}.")
-    asked = groups([kind.strip() for kind in kinds.split(",")], models, _numbers(documents), noise)
+    asked = groups([kind.strip() for kind in kinds.split(",")], models, whole_numbers("--documents", documents), noise)
     judged: list[Judged] = []
     group: list[Judged] = []  # the one that is being counted
     pace, stopped = _Pace(asked), False
@@ -92,13 +92,6 @@ def _write(text: str, path: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}.") from None
     note(f"wrote {path}")
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise UserError(f"--documents takes whole numbers, comma-separated (got {shown(text)}).") from None
 
 
 def _flat(judged: Judged) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, from_to, line, loading, note, print_json
-from mecheval.errors import UserError, shown
+from mecheval.cli.app import AsJson, app, aside, console, from_to, line, loading, note, print_json, whole_numbers
 from mecheval.types import MISSING
 
 
@@ -42,7 +41,7 @@ def cost(
     if save is not None:
         figures.check_suffix(save)
     chosen = list(BUILT_IN) if mixers is None else [each.strip() for each in mixers.split(",")]
-    tokens = list(costs.LENGTHS) if lengths is None else _numbers(lengths)
+    tokens = list(costs.LENGTHS) if lengths is None else whole_numbers("--lengths", lengths)
     rows, total = [], len(chosen) * len(set(tokens))
     with aside.status("measuring") as status:
         for row, new in costs.measured(csv, chosen, tokens, d_model, seconds, memory):
@@ -87,10 +86,3 @@ def _short(value: float | None) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise UserError(f"--lengths takes whole numbers, comma-separated (got {shown(text)}).") from None

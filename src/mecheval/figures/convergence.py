@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.intervene.intervals import mean_interval
@@ -54,7 +56,7 @@ def convergence(table: StudyTable, title: str) -> vl.Chart:
     return vl.finish(chart, title, notes, CELL * len(rates) + WIDE + 260, f"{title} {' '.join(says(table))}")
 
 
-def _map(cells: list[vl.Row], mixers: list[str], rates: list[str], width: int) -> vl.Spec:
+def _map(cells: Sequence[vl.Row], mixers: list[str], rates: list[str], width: int) -> vl.Spec:
     at = {
         "x": vl.field("lr:O", sort=rates, title="learning rate", axis={"labelAngle": 0}),
         "y": vl.field("mixer:N", sort=mixers, title=None),
@@ -68,7 +70,7 @@ def _map(cells: list[vl.Row], mixers: list[str], rates: list[str], width: int) -
     )
 
 
-def _steps(points: list[vl.Row], mixers: list[str]) -> vl.Spec:
+def _steps(points: Sequence[vl.Row], mixers: list[str]) -> vl.Spec:
     texts = list(NAMES.values())
     hues, shapes = zip(*LOOKS.values(), strict=True)
     at = {

@@ -31,7 +31,7 @@ def landscape(plane: Rows, line: Rows, sharpness: Rows, title: str) -> vl.Chart:
         edges = {"eigenvalues": "edge", "preconditioned": "preconditioned_edge"}
         below = [_sharpness(sharpness, name, edges[name], head) for name, head in heads.items()]
     chart = vl.below([vl.beside(each, 5 * vl.GAP) for each in (parts, below) if each], 2 * vl.GAP)
-    chart["resolve"] = {"scale": {"color": "independent"}}
+    chart["resolve"] = {"scale": dict.fromkeys(("color", "stroke", "strokeDash"), "independent")}
     notes = [
         "Left: loss in two random directions from the end of training, as long as the weights, tensor by tensor. "
         "Right: loss on the straight line from the start (0) to the end (1) of training."
@@ -90,11 +90,12 @@ def _plane(plane: Rows) -> vl.Spec:
     at = {
         "x": vl.field("x:Q", title="direction 1", scale={"nice": False}, axis=axis), "x2": {"field": "x2"},
         "y": vl.field("y:Q", title="direction 2", scale={"nice": False}, axis=axis), "y2": {"field": "y2"},
-        "color": vl.field("level:O", scale=colours, legend=legend), "tooltip": vl.tooltips(["loss"]),
+        "color": vl.field("level:O", scale=colours, legend=legend),
+        "stroke": vl.field("level:O", scale=colours, legend=None), "tooltip": vl.tooltips(["loss"]),
     }  # fmt: skip
     middle = {"x": {"datum": 0}, "y": {"datum": 0}}
     layers = [
-        vl.layer("rect", at, rows=rows, strokeWidth=0),
+        vl.layer("rect", at, rows=rows, strokeWidth=0.7),
         vl.layer("point", middle, shape="cross", color="white", size=60),
     ]
     return vl.panel(layers, SIDE, SIDE, title=vl.heading("around the end of training", SIDE))

@@ -108,8 +108,10 @@ def _ridge(x: Tensor, y: Tensor, new: Tensor) -> Tensor:
     gram = x @ x.T
     penalty = RIDGE * gram.diagonal().mean().clamp(min=1e-30)
     weights = torch.linalg.solve(gram + penalty * torch.eye(len(x), dtype=x.dtype), y - level)
-    return level + (new @ x.T) @ weights
+    guess: Tensor = level + (new @ x.T) @ weights
+    return guess
 
 
 def _unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+    length: Tensor = x.norm(dim=-1, keepdim=True)
+    return x / length.clamp(min=1e-30)

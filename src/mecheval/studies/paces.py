@@ -104,14 +104,14 @@ def hypotheses(table: StudyTable) -> list[str]:
         own = known[known["mixer"] == mixer].set_index(["d_model", "lr", "seed"])["learnt"].astype(float)
         both = own.index.intersection(usual.index)
         if len(both) > 1:
-            low, high = difference_interval(usual[both].to_numpy(), own[both].to_numpy())
+            low, high = map(float, difference_interval(usual[both].to_numpy(), own[both].to_numpy()))
             numbers = f"{own[both].mean():.0%} of its runs learn, {usual[both].mean():.0%} of attention's; difference"
             sentence = f"{mixer} learns with fewer learning rates than attention"
             said.append(f"{sentence}: {_outcome(low, high, 0)} ({numbers} [{low:+.2f}, {high:+.2f}]).")
     timed = known[known["learnt"]].dropna(subset=["jumps", "appears"])
     if len(timed) > 1:
         before = (timed["appears"] <= timed["jumps"]).to_numpy(float)
-        low, high = mean_interval(before)
+        low, high = map(float, mean_interval(before))
         numbers = f"{int(before.sum())} of {len(before)} runs; share [{low:.2f}, {high:.2f}]"
         sentence = "In most runs the mechanism appears no later than the accuracy jumps"
         said.append(f"{sentence}: {_outcome(low, high, 0.5)} ({numbers}).")
