@@ -6,9 +6,9 @@ from mecheval.studies.study import Study
 from mecheval.sweep import Point
 
 LAPTOP = {
-    **QUICK, "steps": 500, "evaluate.every": 25, "evaluate.documents": 128, "interchange_every": 50,
+    **QUICK, "steps": 1500, "evaluate.every": 25, "evaluate.documents": 128, "interchange_every": 50,
 }  # fmt: skip
-"""The quickstart's task, with a quarter of its steps."""
+"""The quickstart's task, with three quarters of its steps."""
 
 
 def points(scale: str) -> list[Point]:
