@@ -146,8 +146,12 @@ def test_the_same_effects_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_written(tmp_path: Path) -> None:
     chart = heatmap(table({("blocks.0.input", "key"): 1.0}), "")
-    with pytest.raises(UserError, match=r"cannot write a figure as 'map.pdf'; choose .json, .png, .svg at the end\."):
-        figures.save(chart, tmp_path / "map.pdf")
+    with pytest.raises(
+        UserError, match=r"cannot write a figure as 'map.gif'; choose .json, .pdf, .png, .svg at the end\."
+    ):
+        figures.save(chart, tmp_path / "map.gif")
+    figures.save(chart, tmp_path / "map.pdf")
+    assert (tmp_path / "map.pdf").read_bytes().startswith(b"%PDF-")
     with pytest.raises(UserError, match=r"cannot write .*missing/map.svg: No such file or directory\."):
         figures.save(chart, tmp_path / "missing" / "map.svg")
     assert list(tmp_path.iterdir()) == []
