@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -76,8 +77,15 @@ def test_workers_load_the_file_and_nothing_is_trained_twice(
         (name, 2, 3e-3),
     }
     before = stamps(store)
-    assert command(*words) == (0, out, "")
+    code, again, err = command(*words)
+    assert (code, again) == (0, out)
+    told = [line.split()[:2] for line in err.splitlines()]
+    assert told == [["next:"], ["mecheval", "intervene"], ["mecheval", "explain"]]
     assert stamps(store) == before
+    command.monkeypatch.setenv("MECHEVAL_MIXERS", "")  # the printed commands need no variable
+    code, shown, _ = command(*shlex.split(err.splitlines()[1])[1:])
+    assert code == 0
+    assert "Verdict: not learnt" in shown
     mine.write_text(mine.read_text() + "\n# an edit\n")
     monkeypatch.setattr(LocalEngine, "run", lambda _, jobs, store, tell: HereEngine().run(jobs, store, tell))
     code, _, err = command(*words, "--lr", "1e-3")

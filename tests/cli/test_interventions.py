@@ -197,8 +197,8 @@ def test_a_run_that_learnt_nothing(command: Command, tmp_path: Path) -> None:
         ),
         (["intervene", "RUN", "-n", "0"], "-n: the number of documents must be positive (got 0)."),
         (
-            ["intervene", "RUN", "--save", "map.pdf"],
-            "cannot write a figure as 'map.pdf'; choose .json, .png, .svg at the end.",
+            ["intervene", "RUN", "--save", "map.gif"],
+            "cannot write a figure as 'map.gif'; choose .json, .pdf, .png, .svg at the end.",
         ),
         (["explain", "zzz"], "no run starts with 'zzz'. There are: RUN."),
         (["explore", "RUN", "--document", "16"], "there is no document 16; the run is scored on documents 0 to 15."),

@@ -144,10 +144,17 @@ def test_the_same_effects_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
+def test_a_chart_can_be_a_pdf(tmp_path: Path) -> None:
+    figures.save(heatmap(table({("blocks.0.input", "key"): 1.0}), "title"), tmp_path / "map.pdf")
+    assert (tmp_path / "map.pdf").read_bytes().startswith(b"%PDF-")
+
+
 def test_files_that_cannot_be_written(tmp_path: Path) -> None:
     chart = heatmap(table({("blocks.0.input", "key"): 1.0}), "")
-    with pytest.raises(UserError, match=r"cannot write a figure as 'map.pdf'; choose .json, .png, .svg at the end\."):
-        figures.save(chart, tmp_path / "map.pdf")
+    with pytest.raises(
+        UserError, match=r"cannot write a figure as 'map.gif'; choose .json, .pdf, .png, .svg at the end\."
+    ):
+        figures.save(chart, tmp_path / "map.gif")
     with pytest.raises(UserError, match=r"cannot write .*missing/map.svg: No such file or directory\."):
         figures.save(chart, tmp_path / "missing" / "map.svg")
     assert list(tmp_path.iterdir()) == []

@@ -48,8 +48,8 @@ def test_numbers_of_configs_are_exact() -> None:
 def test_levels_are_ordered_as_in_charts() -> None:
     assert levels("lr", [1e-3, 3e-3, 1e-3]) == {"levels": ["3e-3", "1e-3"], "codes": [1, 0, 1]}
     assert levels("mixer", ["attention", "own", "mamba"]) == {
-        "levels": ["mamba", "attention", "own"],
-        "codes": [1, 2, 0],
+        "levels": ["attention", "mamba", "own"],
+        "codes": [0, 2, 1],
     }
 
 
