@@ -259,8 +259,9 @@ def test_blocks_without_an_mlp() -> None:
     model = lm("attention", 1, mlp=False)
     assert not any("mlp" in name or "norm2" in name for name, _ in model.named_parameters())
     assert not any("mlp" in site for site in model.taps())
-    block, h = model.blocks[0], model.embedded(TOKENS)
-    assert_close([block(h)], [h + block.mixer(block.norm1(h))])
+    block, h = model.get_submodule("blocks.0"), model.embedded(TOKENS)
+    mixer, norm = block.get_submodule("mixer"), block.get_submodule("norm1")
+    assert_close([block(h)], [h + mixer(norm(h))])
     at = torch.tensor([[18], [0], [7]])
     assert_close([model(TOKENS, at=at)], [model(TOKENS)[torch.arange(3)[:, None], at]])
     with pytest.raises(UserError, match="C needs an MLP, which no layer of this model has"):
