@@ -180,7 +180,7 @@ def check_command(words: list[str]) -> None:
     """Parse a command line as the command line does, without running it."""
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
-        if words[:1] in ([], ["--help"], ["--version"]):
+        if words[:1] in ([], ["--help"], *([option] for each in command.params for option in each.opts)):
             return
         assert words[0] in command.commands, f"no command {words[0]}"
         command, words = command.commands[words[0]], words[1:]

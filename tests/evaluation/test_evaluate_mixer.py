@@ -89,7 +89,7 @@ def test_the_effects_are_those_of_the_store_with_the_documents_behind_them(
     assert str(me.verdict(result.effects)) == str(result.verdict)
     assert result.name in str(result)
     assert str(result).splitlines()[2].split() == [
-        "mixer", "d", "accuracy", "likelihood", "at", "key", "at", "value", "at", "query", "verdict", "agreement",
+        "mixer", "verdict", "d", "accuracy", "likelihood", "at", "key", "at", "value", "at", "query", "agreement",
     ]  # fmt: skip
 
 

@@ -82,11 +82,16 @@ def test_a_run_that_is_held_comes_last(store: Store, fate: str) -> None:
 
 def test_ctrl_c_ends_the_waiting_at_once(store: Store) -> None:
     (held,) = small_jobs(1)
+    said: list[str] = []
 
     class Interrupts(Heard):
         def event(self, event: Event) -> None:
             assert event.kind == "say"
-            os.kill(os.getpid(), signal.SIGINT)
+            if not said:
+                os.kill(os.getpid(), signal.SIGINT)
+            said.append(event.message)
 
     with store.folder(held.run).exclusive(), pytest.raises(Stopped):
         sweep([held], store, HereEngine(), Interrupts())
+    assert "is being trained by process" in said[0]
+    assert said[1:] == [engine.STOPPING]
