@@ -190,7 +190,7 @@ def test_shares_are_read_where_the_verdict_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["grammar", "--save", "a.gif"], "cannot write a figure as 'a.gif'; choose .json, .pdf, .png, .svg at the end."),
+        (["grammar", "--save", "a.gif"], "cannot write a figure as 'a.gif'; choose .json, .pdf, .png, .svg at the end"),
         (["grammar", "--max-rsh", "4"], "unknown option of atr 'max_rsh'. Did you mean 'max_rhs'?"),
         (["grammar", "--preset", "desk"], "unknown preset of atr 'desk'."),
         (["grammar", "--split", "tset"], "unknown split 'tset'. Did you mean 'test'?"),
