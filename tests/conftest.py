@@ -9,8 +9,11 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported, hence here and not in a fixture
 
+import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +32,20 @@ LONGEST = (
 )
 """Files that take longest, the longest first. `make test` gives whole files to its workers in this order, so that
 none of these is left to a single worker at the end."""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A real browser, one for all pages of a test process: Playwright runs one loop in a process."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright for the tests of the pages")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chrome = next((path for name in names if (path := shutil.which(name))), None)
+    if chrome is None:
+        pytest.skip("there is no Chromium to open pages in; install it (apt-get install chromium) to test them, too")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chrome, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

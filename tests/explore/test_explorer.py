@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +15,6 @@ from mecheval.errors import UserError
 from mecheval.explore.server import Server
 from mecheval.explore.session import Asked, Session
 from mecheval.model.handmade import handmade
-
-CHROME = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 
 
 @pytest.fixture(scope="module")
@@ -119,31 +116,28 @@ def test_only_its_reader_is_answered(server: Server, session: Session) -> None:
     assert json.loads(request(server, f"{home}answer", body="{}")[1])["error"].startswith("the explorer wants")
 
 
-@pytest.mark.skipif(CHROME is None, reason="there is no Chromium to open the page in; apt-get install chromium")
-def test_the_page(server: Server) -> None:
+def test_the_page(server: Server, browser: Any) -> None:
     sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright for the tests of the page")
     problems: list[str] = []
     requests: list[str] = []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROME, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.set_default_timeout(30_000)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(server.address)
-        page.wait_for_selector("#map button")
-        assert page.inner_text("#verdict").startswith("induction")
-        page.click('[data-cell="blocks.1.input@value"]')
-        page.wait_for_selector('[data-cell="blocks.1.input@value"][aria-pressed="true"]')
-        assert "✓" in page.inner_text("#answers div:nth-child(3) li:nth-child(1)")
-        cell = page.locator('#clean input[aria-label*="key"]').first
-        cell.fill("<b>nonsense</b>")
-        cell.press("Enter")
-        sync_api.expect(page.locator("#problem")).to_contain_text("unknown token '<b>", timeout=30_000)
-        assert page.locator("#problem b").count() == 0  # it is text
-        cell.fill("k1")
-        cell.press("Enter")
-        sync_api.expect(page.locator("#problem")).to_be_empty(timeout=30_000)
-        browser.close()
+    page = browser.new_page()
+    page.set_default_timeout(30_000)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(server.address)
+    page.wait_for_selector("#map button")
+    assert page.inner_text("#verdict").startswith("induction")
+    page.click('[data-cell="blocks.1.input@value"]')
+    page.wait_for_selector('[data-cell="blocks.1.input@value"][aria-pressed="true"]')
+    assert "✓" in page.inner_text("#answers div:nth-child(3) li:nth-child(1)")
+    cell = page.locator('#clean input[aria-label*="key"]').first
+    cell.fill("<b>nonsense</b>")
+    cell.press("Enter")
+    sync_api.expect(page.locator("#problem")).to_contain_text("unknown token '<b>", timeout=30_000)
+    assert page.locator("#problem b").count() == 0  # it is text
+    cell.fill("k1")
+    cell.press("Enter")
+    sync_api.expect(page.locator("#problem")).to_be_empty(timeout=30_000)
+    page.close()
     assert problems == []
     assert all(url.startswith(server.address) or url.endswith("/favicon.ico") for url in requests)

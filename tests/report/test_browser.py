@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,6 @@ import pytest
 from report.stores import EVIL, OWN
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright for the tests of the page")
-CHROME = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-pytestmark = pytest.mark.skipif(
-    CHROME is None,
-    reason="there is no Chromium to open the page in; install it (apt-get install chromium) to test the page, too",
-)
 READY = ".drawing svg, .drawing canvas"
 MIDDLE = """path => {
   const [at, to] = [path.getPointAtLength(path.getTotalLength() / 2), path.getScreenCTM()];
@@ -35,14 +27,6 @@ class Seen:
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("request", lambda request: self.requests.append(request.url))
         self.requests: list[str] = []
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROME, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
