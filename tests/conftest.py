@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from commands import Command
+from mecheval.custom import VARIABLE
 from mecheval.sweep import HereEngine, LocalEngine
 
 LONGEST = (
@@ -25,6 +26,7 @@ LONGEST = (
     "report/test_browser.py",
     "sweep/test_local.py",
     "test_docs.py",
+    "training/test_loop.py",
     "laws/test_interventions.py",
     "test_trained_models.py",
     "training/test_killed.py",
@@ -32,6 +34,16 @@ LONGEST = (
 )
 """Files that take longest, the longest first. `make test` gives whole files to its workers in this order, so that
 none of these is left to a single worker at the end."""
+
+
+@pytest.fixture(autouse=True)
+def own_mixers_stay_in_their_test() -> Iterator[None]:
+    """Commands put custom mixers into the environment, for their workers; the next test must not find them there."""
+    before = os.environ.get(VARIABLE)
+    yield
+    os.environ.pop(VARIABLE, None)
+    if before is not None:
+        os.environ[VARIABLE] = before
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
 
 import pytest
 
 import mecheval as me
 from mecheval import registry
+from mecheval.custom import VARIABLE
 from mecheval.errors import UnknownName, UserError
+from mecheval.mixers import MIXERS
 from mecheval.registry import Registry
 from mecheval.tasks import TASKS
 
@@ -77,3 +80,14 @@ def test_bad_options_are_one_clear_line(task: str, options: dict[str, object], m
         me.build_task(task, **options)  # type: ignore[arg-type]
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_custom_mixer_is_listed_only_while_its_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from torch import nn\nclass Mine(nn.Identity): ...\n")
+    monkeypatch.setenv(VARIABLE, f"{file}:Mine")
+    (name,) = set(MIXERS.names()) - set(MIXERS.registered())
+    cls = MIXERS.get(name)
+    monkeypatch.delenv(VARIABLE)
+    assert name not in MIXERS.names()
+    assert MIXERS.get(name) is cls  # a run that has begun keeps its mixer

@@ -40,6 +40,7 @@ class Registry(Generic[T]):
     ) -> None:
         self.kind, self.group, self._elsewhere, self._built_in = kind, group, elsewhere, built_in
         self._classes: dict[str, T] = {}
+        self._found: dict[str, T] = {}  # elsewhere; listed only as long as they are there
 
     def register(self, name: str) -> Callable[[T], T]:
         """Class decorator: `@TASKS.register("ar")`."""
@@ -90,8 +91,13 @@ class Registry(Generic[T]):
                     raise UserError(f"{self.kind} {name!r} could not be loaded from {point.value}: {error}") from error
                 break
             else:
-                found = None if self._elsewhere is None else self._elsewhere.find(name)
-                if found is None:
-                    raise UnknownName(self.kind, name, self.names())
-                self._classes[name] = found
+                return self._from_elsewhere(name)
         return self._classes[name]
+
+    def _from_elsewhere(self, name: str) -> T:
+        if name not in self._found:
+            found = None if self._elsewhere is None else self._elsewhere.find(name)
+            if found is None:
+                raise UnknownName(self.kind, name, self.names())
+            self._found[name] = found
+        return self._found[name]
