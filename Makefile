@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Every command and worker would otherwise compile the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-cpus check bench docs clean
+.PHONY: quickstart test test-cpus check wheel bench docs clean
 
 quickstart: .venv/.core
 	@$(BIN)/mecheval quickstart
@@ -25,6 +25,17 @@ check: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Builds the wheel, and runs it from a folder of its own: what a package lacks does not show in a checkout.
+WHEEL := build/wheel
+wheel: .venv/.dev
+	rm -rf build
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(WHEEL) .
+	$(BIN)/pip install --quiet --no-deps --target $(WHEEL)/site $(WHEEL)/*.whl
+	export PYTHONPATH=$(CURDIR)/$(WHEEL)/site && cd $(WHEEL) && $(CURDIR)/$(BIN)/python -P -c \
+		"import mecheval, pathlib; assert pathlib.Path(mecheval.__file__).is_relative_to(pathlib.Path.cwd())" && \
+		site/bin/mecheval --version && site/bin/mecheval list pretrained && \
+		site/bin/mecheval compare ar --scale paper --json >/dev/null
 
 docs: .venv/.dev
 	$(BIN)/mkdocs serve --open

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.intervene.intervals import at_least, difference_interval, mean_interval, share_interval
+from mecheval.intervene.intervals import difference_interval, mean_interval, share_interval, surely_above
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, float, tuple[int, ...]], Floats]
@@ -23,6 +23,8 @@ Interval = Callable[[Floats, Floats], tuple[Floats, Floats]]
 REPETITIONS = 4000
 COUNTS = (16, 64, 256)
 SHARES = (0.02, 0.5, 0.98)
+BANDS = {"near 0": (0.01, 0.06), "near 0.5": (0.45, 0.55), "near 1": (0.94, 0.99)}
+"""Shares over which the exact coverage of right-or-wrong documents is averaged, since it jumps from share to share."""
 FRESH = (0.05, 0.3, 0.9, 0.99)
 """More shares; those from 0.9 on were looked at, too, when `intervals.CARRIED` was chosen."""
 
@@ -111,6 +113,16 @@ def binomial(share: float, n: int) -> Iterator[tuple[str, float]]:
     yield "Jeffreys", float(chances[(jeffreys[0] <= share) & (share <= jeffreys[1])].sum())
 
 
+def covered(n: int, points: int = 400) -> tuple[Floats, Floats]:
+    """Shares from 0.005 to 0.995, and how often our interval holds each, for n documents that are right or wrong."""
+    from scipy import stats
+
+    shares, k = np.linspace(0.005, 0.995, points), np.arange(n + 1)
+    low, high = mean_interval((np.arange(n) < k[:, None]).astype(np.float64))
+    held = (low[:, None] <= shares) & (shares <= high[:, None])
+    return shares, (stats.binom.pmf(k[:, None], n, shares) * held).sum(0)
+
+
 def grouped(share: float, repetitions: int, seed: int) -> Iterator[tuple[str, float]]:
     """Coverage with clusters, with several runs, and for differences."""
     rng = np.random.default_rng([seed, round(1e4 * share)])
@@ -143,7 +155,7 @@ def false_alarms(values: int, n: int, repetitions: int, seed: int) -> Iterator[t
     confident = rng.dirichlet(np.full(values, 0.1), (repetitions, n))[..., 0]
     hits = right_or_wrong(rng, 1 / values, (repetitions, n))
     for name, x in (("uniform likelihoods", likelihoods), ("confident likelihoods", confident), ("hits", hits)):
-        yield name, float(np.mean(at_least(x, 1 / values)))
+        yield name, float(np.mean(surely_above(x, np.full_like(x, 1 / values))))
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -169,6 +181,13 @@ def main(seed: int = 0) -> None:
         markdown([f"{kind}: coverage (width)", *(f"{share:g}, n {n}" for share, n in cells)], rows)
     rows = [[f"{p:g}, n {n}", *(held for _, held in binomial(p, n))] for p in (*SHARES[1:], *FRESH) for n in COUNTS]
     markdown(["right or wrong, exact", "this", "Clopper-Pearson", "mid-P", "Jeffreys"], rows)
+    rows = []
+    for n in COUNTS:
+        at, held_at = covered(n)
+        parts = {name: held_at[(at >= low) & (at <= high)] for name, (low, high) in BANDS.items()}
+        parts["all shares"] = held_at
+        rows += [[f"{name}, n {n}", *map(float, (x.min(), x.mean(), x.max()))] for name, x in parts.items()]
+    markdown(["right or wrong, exact", "worst", "mean", "most"], rows)
     found = {share: dict(grouped(share, REPETITIONS, seed)) for share in (0.3, 0.5, 0.9, 0.98)}
     markdown(["64 documents", *map(str, found)], [[k, *(f[k] for f in found.values())] for k in found[0.5]])
     alarms = {(v, n): dict(false_alarms(v, n, REPETITIONS, seed)) for v in (4, 8) for n in (16, 64)}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from benchmarks.harness import Row, show
 from mecheval.store import Store
 from mecheval.sweep import Event, Job, LocalEngine, grid, sweep
-from mecheval.sweep.job import Tell
+from mecheval.sweep.job import Report
 
 BASE = {"task": "ar", "preset": "laptop", "keys": 8, "d_model": 64, "batch_size": 64, "steps": 600, "stop_at": None}
 LIMIT_SECONDS = 2.0
@@ -26,7 +26,7 @@ class Nothing:
 
     workers = 1
 
-    def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
+    def run(self, jobs: list[Job], store: str, report: Report) -> None:
         raise AssertionError(f"{len(jobs)} runs are not done")
 
 
@@ -71,7 +71,7 @@ def _copy(store: Store, made: Job, job: Job) -> None:
     with folder.exclusive():
         for table in ("history", "evaluations", "effects", "verdicts"):
             folder.write(table, [{k: v for k, v in row.items() if k != "run"} for row in source.read(table)])
-        folder.write_config(job.config.to_yaml())
+        folder.write_files({"config.yaml": job.config.to_yaml().encode()})
         status = {name: value for name, value in source.status().items() if name not in ("run", "started", "updated")}
         folder.set_status(**{**status, "seed": job.config.seed, "config": job.config.to_dict()})
 

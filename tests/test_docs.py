@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import mecheval as me
-from mecheval.cli import commands as every_command  # noqa: F401 (the app has its commands once they are imported)
-from mecheval.cli.app import app, given_options
+from mecheval.cli.commands import tree
+from mecheval.cli.options import given_options
 from mecheval.config.presets import place
 from mecheval.errors import UnknownName
 from mecheval.mixers import MIXERS
 from mecheval.store.schema import TABLES
 from mecheval.studies import STUDIES, scales, study_points
 from mecheval.sweep import Job, LocalEngine, work
-from mecheval.sweep.job import Tell
+from mecheval.sweep.job import Report
 from mecheval.sweep.ray_engine import RayEngine
+from mecheval.sweep.ray_join import Connection
 from mecheval.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
@@ -104,14 +104,14 @@ def test_links_lead_to_files_and_headings(name: str) -> None:
 
 
 def without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RayEngine, "_join", lambda engine: None)
+    monkeypatch.setattr(Connection, "join", lambda connection: None)
     monkeypatch.setattr(RayEngine, "room", lambda engine, threads: 2)
 
 
 def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(engine: LocalEngine, jobs: list[Job], store: str, tell: Tell) -> None:
+    def run(engine: LocalEngine, jobs: list[Job], store: str, report: Report) -> None:
         for job in jobs:
-            work(job, store, tell)
+            work(job, store, report)
 
     monkeypatch.setattr(LocalEngine, "run", run)  # each would import torch first
 
@@ -139,18 +139,29 @@ BEFORE: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "README.md": at_a_tiny_scale,
 }
 """What a page's examples take for granted, or what would make them slow here."""
+SHOWN = ("docs/tutorial.md",)
+"""Pages whose Python examples print, on every machine, the lines of the block `text` below them."""
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if has(name, lambda page: page.python)])
-def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_examples_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for registry in (TASKS, MIXERS):  # what a page registers is gone afterwards
         monkeypatch.setattr(registry, "_classes", dict(registry._classes))
     if name in BEFORE:
         BEFORE[name](monkeypatch)
     names: dict[str, Any] = {"__name__": "example"}
-    for number, block in enumerate(read(name).python):
+    blocks = read(name).blocks
+    for number, (language, block) in enumerate(blocks):
+        if language != "python":
+            continue
         exec(compile(block, f"{name}, example {number}", "exec", dont_inherit=True), names)
+        printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+        if name in SHOWN and number + 1 < len(blocks) and blocks[number + 1][0] == "text":
+            for line in blocks[number + 1][1].splitlines():
+                assert line.split() in printed
 
 
 def commands(page: Page) -> Iterator[tuple[list[str], bool]]:
@@ -178,7 +189,7 @@ def check_options(command: str, params: dict[str, Any], rest: list[str]) -> None
 
 def check_command(words: list[str]) -> None:
     """Parse a command line as the command line does, without running it."""
-    command: Any = typer.main.get_command(app)
+    command = tree()
     while hasattr(command, "commands"):
         if words[:1] in ([], ["--help"], *([option] for each in command.params for option in each.opts)):
             return

@@ -94,3 +94,21 @@ def test_read_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert all("text/html" in shown[i] for i in tables)
     assert all("image/svg+xml" in shown[i] for i in charts)
     assert "attention" in code[1].outputs[0]["data"]["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "n", "verdict", "restored"),
+    [
+        ("induction", 24, "induction: layer 0 stores the key at the value, layer 1 retrieves", "0.000 1.000 0.000"),
+        ("pointer", 16, "pointer: layer 1 finds the pair, layer 2 fetches its value", "1.000 0.000 0.000"),
+    ],
+)
+def test_a_known_checkpoint(run: Run, tmp_path: Path, mechanism: str, n: int, verdict: str, restored: str) -> None:
+    pytest.importorskip("transformers", reason="the extra `hf` brings transformers")
+    out = run("known_checkpoint.py", "--mechanism", mechanism, "-n", str(n))
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        each.name for each in Path("checkpoint").iterdir()
+    }
+    assert f"Verdict: {verdict}" in out
+    [row] = [" ".join(line.split()) for line in out.splitlines() if line.startswith("▸")]
+    assert row == f"▸ checkpoint {mechanism} 384 1.000 1.000 {restored} 1.000"  # at key, value and query; agreement

@@ -107,3 +107,16 @@ def test_nothing_is_pickled() -> None:
                 assert not any("pickle" in alias.name for alias in node.names), path
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
                 assert node.attr not in ("load", "save"), f"{path}: torch.{node.attr} pickles"
+
+
+def test_only_what_draws_itself_reaches_down_the_line() -> None:
+    found = {
+        (path.relative_to(SRC).as_posix(), ast.literal_eval(node.args[0]))
+        for path in SRC.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "later"
+    }
+    assert found == {
+        ("intervene/table.py", "figures.heatmap.heatmap"),
+        ("intervene/evidence.py", "figures.shares.shares"),
+    }

@@ -9,7 +9,6 @@ Only files that are named there, or to a command, are ever executed; what a stor
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 import re
@@ -20,26 +19,35 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mecheval.digests import sha256
 from mecheval.errors import UnknownName, UserError
 
 if TYPE_CHECKING:  # slow to import
     from torch import nn
 
+VARIABLE = "MECHEVAL_MIXERS"
+MARK = "@"
+"""What stands between the name of a class and its digest."""
 DIGITS = 8
+"""Hexadecimal digits of a digest."""
 LIBRARIES = ("torch", "mecheval", "builtins", "abc", "typing")
 """Packages whose base classes are no part of a custom mixer."""
+_ENTRY = re.compile(r"\s*(.+?):([^\W\d]\w*)\s*(?:,|$)")
+"""file.py:Class. A comma ends an entry only after a class, so paths may hold commas and colons."""
+_IN_PATTERN = re.compile(r"[^\s+*,][^+*,]*\.py:\w+")
+"""file.py:Class in a pattern of layers, whose signs such a path cannot hold."""
 
 _loaded: dict[tuple[Path, str], ModuleType] = {}
 _loading: list[Path] = []
 
 
 def digest(content: bytes) -> str:
-    """8 hexadecimal digits."""
-    return hashlib.sha256(content).hexdigest()[:DIGITS]
+    """The first digits of the SHA-256 of a source."""
+    return sha256(content)[:DIGITS]
 
 
 def read_file(path: Path) -> bytes:
-    """A Python file's bytes."""
+    """The content of a Python file."""
     if path.suffix != ".py":
         raise UserError(f"{path} is not a Python file (.py).")
     try:
@@ -49,7 +57,7 @@ def read_file(path: Path) -> bytes:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Execute a Python file as a module; once, as long as it does not change."""
+    """Execute a Python file as a module. The same content is executed only once."""
     content, place = read_file(path), path.resolve()
     known = place, digest(content)
     if known in _loaded:
@@ -75,13 +83,13 @@ def load_file(path: Path) -> ModuleType:
 
 
 def not_while_loading(what: str) -> None:
-    """An error if someone's file calls `what` while it is only imported for its mixer."""
+    """Raise an error if a file calls `what` while it is only imported for its mixer."""
     if _loading:
         raise UserError(f'{what} is called when the file is imported; put that below `if __name__ == "__main__":`.')
 
 
 def modules_in(module: ModuleType) -> list[str]:
-    """Torch modules that are written there, not those that it imports."""
+    """Names of the torch modules that a file defines, without those that it imports."""
     from torch import nn
 
     found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, nn.Module)]
@@ -94,7 +102,7 @@ def said(error: BaseException) -> str:
 
 
 def line_in(path: Path | None, error: BaseException) -> str:
-    """`, line 12`: the last one of a file on the way to an error."""
+    """`, line 12`: the last line of a file in the traceback of an error."""
     frames = traceback.extract_tb(error.__traceback__)
     return _at(next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None))
 
@@ -109,16 +117,16 @@ def file_of(cls: type) -> Path | None:
 
 
 def class_digest(cls: type) -> str:
-    """Of the class's whole file, where that still says what the class does; else of what the class itself does.
+    """A digest of the class's whole file, if the file still holds the class as it was imported; else of the class.
 
-    What a class made inside a function takes from there is no part of the file, so it is added.
+    What a class that is made inside a function takes from there is not in the file, so it is added.
     """
     content = _unchanged_file(cls)
     return digest((_described(cls) if content is None else content) + _enclosed(cls))
 
 
 def _unchanged_file(cls: type) -> bytes | None:
-    """The file's bytes, unless it was edited after it was imported, or its code changed on the way in."""
+    """The content of the class's file; None if it was edited, or its code was changed, since the import."""
     path = file_of(cls)
     if path is None:
         return None
@@ -132,7 +140,7 @@ def _unchanged_file(cls: type) -> bytes | None:
 
 
 def _described(cls: type) -> bytes:
-    """What a class does, without where it stands: code, defaults and plain attributes, of its own bases, too."""
+    """What a class does, wherever it is written: code, defaults and plain attributes, of its custom bases, too."""
     bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in LIBRARIES]
     parts: list[Any] = []
     for base in bases:
@@ -163,7 +171,7 @@ def _inside(code: CodeType) -> Iterator[CodeType]:
 
 
 def _code(code: CodeType) -> Any:
-    """Without file and lines; sets in an order, since their own differs from process to process."""
+    """Code without its file and lines; sets are sorted, since their order differs from process to process."""
     constants = [
         _code(each) if isinstance(each, CodeType) else sorted(map(repr, each)) if isinstance(each, frozenset) else each
         for each in code.co_consts
@@ -175,18 +183,8 @@ def _at(line: int | None) -> str:
     return "" if line is None else f", line {line}"
 
 
-VARIABLE = "MECHEVAL_MIXERS"
-MARK = "@"
-_ENTRY = re.compile(r"\s*(.+?):([^\W\d]\w*)\s*(?:,|$)")
-"""file.py:Class. A comma ends an entry only after a class, so paths may hold commas and colons."""
-
-
-_IN_PATTERN = re.compile(r"[^\s+*,][^+*,]*\.py:\w+")
-"""file.py:Class in a pattern of layers, whose signs such a path cannot hold."""
-
-
 class Source(NamedTuple):
-    """Where a mixer is written."""
+    """The file and the class of a custom mixer."""
 
     path: Path
     cls: str
@@ -211,7 +209,7 @@ class Source(NamedTuple):
         return f"{self.cls}{MARK}{digest(read_file(self.path))}"
 
     def load(self) -> type[nn.Module]:
-        """The class. This executes the file."""
+        """Execute the file, and return the class."""
         module = load_file(self.path)
         found = vars(module).get(self.cls)
         if found is None:
@@ -223,14 +221,13 @@ class Source(NamedTuple):
 
 
 class OwnMixers:
-    """The mixers of the files in MECHEVAL_MIXERS, as a place where a registry looks."""
+    """The mixers of the files in MECHEVAL_MIXERS, as a source for a registry."""
 
     def names(self) -> list[str]:
-        """Of the files that are there."""
         return [source.name for source in sources() if source.path.is_file()]
 
     def find(self, name: str) -> type[nn.Module] | None:
-        """Load the one of this name; None for a name that is not of this kind."""
+        """Load the mixer of this name; None for a name without a digest."""
         cls, mark, _ = name.rpartition(MARK)
         if not mark:
             return None
@@ -245,24 +242,24 @@ class OwnMixers:
 
 
 def sources() -> list[Source]:
-    """What MECHEVAL_MIXERS lists."""
+    """The mixers that MECHEVAL_MIXERS lists."""
     text, place, found = os.environ.get(VARIABLE, ""), 0, []
     while text[place:].strip(" ,"):
         entry = _ENTRY.match(text, place)
         if entry is None:
-            raise UserError(f"{VARIABLE} lists path/to/file.py:MyMixer, with commas between (got {text!r}).")
+            raise UserError(f"{VARIABLE} lists path/to/file.py:MyMixer, comma-separated (got {text!r}).")
         found.append(Source(Path(entry[1]).expanduser(), entry[2]))
         place = entry.end()
     return found
 
 
 def announce(source: Source) -> None:
-    """Have this process, and those that it starts, find the mixer."""
+    """Make a mixer known to this process and to those that it starts."""
     os.environ[VARIABLE] = ",".join(dict.fromkeys(str(each) for each in (*sources(), source)))
 
 
 def announced(pattern: str) -> str:
-    """A mixer or a pattern of layers with every file.py:Class in it announced, and replaced by its name."""
+    """Announce every file.py:Class in a mixer or pattern of layers, and return the pattern with their names instead."""
 
     def name(found: re.Match[str]) -> str:
         source = Source.read(found[0])
@@ -273,18 +270,18 @@ def announced(pattern: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """What a process elsewhere needs in its environment to find the same mixers: absolute paths."""
+    """The environment variables by which a process elsewhere finds the same mixers, with absolute paths."""
     listed = ",".join(str(source) for source in sources())
     return {VARIABLE: listed} if listed else {}
 
 
 def own_name(cls: type[nn.Module]) -> str:
-    """The name for a class at hand; the same as for its file, where the class is what the file says now."""
+    """The name of a class at hand; it is the same as by its file, if the file still holds the class."""
     return f"{cls.__name__}{MARK}{class_digest(cls)}"
 
 
 def checked(given: object, what: str) -> type[nn.Module]:
-    """A torch module class, or an error that says what it is instead."""
+    """Return a torch module class, or raise an error that says what was given instead."""
     from torch import nn
 
     if not isinstance(given, type):

@@ -1,4 +1,4 @@
-"""Atomic writes, and the header and body of a weights file."""
+"""Atomic writes, files that a user asks for, and the header and body of a weights file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from mecheval.errors import UserError
 
 HEADER = "mecheval"
 """The one key of a weights file's metadata; with more keys, their order, and so the bytes, would vary."""
@@ -34,6 +36,14 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_output(path: str | Path, content: str | bytes) -> None:
+    """Write a file that a user asked for, atomically; if that fails, the error says so in one line."""
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}.") from None
 
 
 def safetensors_header(content: bytes) -> Any:

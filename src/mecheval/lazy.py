@@ -16,3 +16,13 @@ def lazily(package: str, files: Mapping[str, str]) -> Callable[[str], Any]:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get
+
+
+def later(name: str) -> Any:
+    """What a later room calls `name` ("figures.heatmap.heatmap"), imported when it is used.
+
+    Data flows one way, and imports with it; a table that can draw itself is the exception, and `tests/test_layers.py`
+    lists where it is made.
+    """
+    module, _, what = f"mecheval.{name}".rpartition(".")
+    return getattr(import_module(module), what)

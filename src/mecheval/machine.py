@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,27 @@ def environment() -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "variables": {name: os.environ.get(name) for name in VARIABLES},
     }
+
+
+@contextmanager
+def growing_by(limit: int) -> Iterator[None]:
+    """Inside, this process can reserve at most so many more bytes of memory; then comes a MemoryError.
+
+    Where the system does not say how much it has reserved already (macOS), nothing is limited.
+    """
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + limit
+    known = [each for each in (soft, hard) if each != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([most, *known]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def changed(*several: Mapping[str, Mapping[str, Any]]) -> str:

@@ -157,7 +157,6 @@ class _Builder:
                 raise UserError("a second document begins; there can be only one.")
 
     def _add(self, value: Any, size: int, anchor: str | None = None) -> None:
-        """Put a finished value where it belongs."""
         if anchor is not None:
             self.anchors[anchor] = value, size
         if not self.stack:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:  # reading results by site needs no torch
     import pandas as pd
     from torch import Tensor, nn
 
-Kind = Literal["stream", "mixer", "mlp", "short_conv", "state", "weights", "inside"]
+Kind = Literal["stream", "mixer", "mlp", "short_conv", "state", "weights", "head", "inside"]
 """What an activation is to the rule behind the verdict.
 
 stream: the residual stream at the input or output of a block; mixer, mlp: what enters and leaves these; short_conv: the
 output of a short convolution, inside a mixer or a Canon one; state: a recurrent state; weights: how much each token
-weighs in the results of later ones; inside: anything else inside a mixer.
+weighs in the results of later ones; head: what one head adds to its mixer; inside: anything else inside a mixer.
 """
 
 
@@ -44,7 +44,6 @@ class Site(str):
         return site
 
     def __getnewargs__(self) -> tuple[int | None, str, Kind, str]:  # type: ignore[override]
-        """What a copy is made from."""
         return self.block, self.part, self.kind, str(self)
 
 

@@ -46,6 +46,11 @@ OFFSET = re.compile(r"(\w+)([+-]\d{1,6})")
 """`value+2` is the position two after the last of the value, `value-1` the one before its first."""
 
 
+def spoken(role: str) -> str:
+    """The name of a role in a sentence."""
+    return role.replace("_", " ")
+
+
 @dataclass(frozen=True)
 class Meaning:
     """What roles of a task's documents are for: interventions and verdicts read this, never the names of roles."""
@@ -72,6 +77,14 @@ class Meaning:
         if role is None:
             raise UserError("this task has no value in its documents: there is nothing to recall.")
         return role
+
+    def done(self, corruption: str) -> str:
+        """What a corruption has done to a document, in words, with the task's own names: `the key corrupted`."""
+        if corruption == "swap":
+            return f"the {spoken(self.role('value'))} swapped with another pair's"
+        return (
+            f"the {spoken(self.role(corruption)) if corruption in ('key', 'value', 'query') else 'document'} corrupted"
+        )
 
 
 FRAMED = Meaning()

@@ -37,7 +37,7 @@ def write(path: Path, finding: dict[str, Any] | None, shares: dict[tuple[str, st
         for (site, role), share in shares.items()
     ]
     with folder.exclusive():
-        folder.write_config(config.to_yaml())
+        folder.write_files({"config.yaml": config.to_yaml().encode()})
         folder.write("effects", effects)
         told = {"agreement": 1.0, "summary": "", "evidence": ""}
         folder.write("verdicts", [{**PLACE, **finding, **told}] if finding else [])
@@ -55,7 +55,7 @@ def trained(path: Path) -> str:
     folder = Store(path).folder(config.id)
     lm = handmade("induction", config.build_task(), d_model=48)
     with folder.exclusive():
-        folder.write_config(config.to_yaml())
+        folder.write_files({"config.yaml": config.to_yaml().encode()})
         folder.write_files({"weights/last.safetensors": weights_file(config, "last", 60, lm.state_dict())})
         folder.set_status(
             status="done", task="ar", mixer="attention", d_model=48, n_layers=2, lr=0.003, seed=0, test_accuracy=1.0,
@@ -190,7 +190,7 @@ def test_shares_are_read_where_the_verdict_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["grammar", "--save", "a.gif"], "cannot write a figure as 'a.gif'; choose .json, .pdf, .png, .svg at the end"),
+        (["grammar", "--save", "a.gif"], "cannot write a figure as 'a.gif'; choose .html, .json, .pdf, .png"),
         (["grammar", "--max-rsh", "4"], "unknown option of atr 'max_rsh'. Did you mean 'max_rhs'?"),
         (["grammar", "--preset", "desk"], "unknown preset of atr 'desk'."),
         (["grammar", "--split", "tset"], "unknown split 'tset'. Did you mean 'test'?"),

@@ -14,7 +14,7 @@ from mecheval.mixers import MIXERS
 from mecheval.store import Store
 from mecheval.studies import scales
 from mecheval.sweep import Event, HereEngine, Job, LocalEngine, Stopped, sweep
-from mecheval.sweep.job import Tell
+from mecheval.sweep.job import Report
 from sweep.jobs import Heard
 
 FAULTY = Path(__file__).parents[1] / "evaluation" / "faulty.py"
@@ -87,7 +87,7 @@ def test_workers_load_the_file_and_nothing_is_trained_twice(
     assert code == 0
     assert "Verdict: not learnt" in shown
     mine.write_text(mine.read_text() + "\n# an edit\n")
-    monkeypatch.setattr(LocalEngine, "run", lambda _, jobs, store, tell: HereEngine().run(jobs, store, tell))
+    monkeypatch.setattr(LocalEngine, "run", lambda _, jobs, store, report: HereEngine().run(jobs, store, report))
     code, _, err = command(*words, "--lr", "1e-3")
     assert code == 0, err
     assert len(Store(store).ids()) == 3, "another version, another run"
@@ -206,7 +206,7 @@ def test_warnings_are_told_beside_the_answer(command: Command, tmp_path: Path, m
 def test_ctrl_c_says_how_to_go_on(
     command: Command, tmp_path: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(engine: LocalEngine, jobs: list[Job], store: str, tell: object) -> None:
+    def stopped(engine: LocalEngine, jobs: list[Job], store: str, report: object) -> None:
         raise Stopped(signal.SIGTERM)
 
     monkeypatch.setattr(LocalEngine, "run", stopped)
@@ -218,10 +218,10 @@ def test_ctrl_c_says_how_to_go_on(
 def test_a_built_in_mixer_that_fails_is_told_and_the_rest_is_shown(
     command: Command, tmp_path: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(engine: LocalEngine, jobs: list[Job], store: str, tell: Tell) -> None:
+    def broken(engine: LocalEngine, jobs: list[Job], store: str, report: Report) -> None:
         [bad] = [job for job in jobs if job.config.mixer.name == "h3"]
-        HereEngine().run([job for job in jobs if job is not bad], store, tell)
-        tell(Event(bad.run, "end", status="failed", message="no luck"))
+        HereEngine().run([job for job in jobs if job is not bad], store, report)
+        report(Event(bad.run, "end", status="failed", message="no luck"))
 
     monkeypatch.setattr(LocalEngine, "run", broken)
     words = [

@@ -174,6 +174,25 @@ def test_memory_is_bounded(command: Command, store: list[str], monkeypatch: pyte
     assert (code, err) == (2, "mecheval: the answer has more than 10 values; ask for fewer rows or columns.\n")
 
 
+def test_an_answer_of_enormous_texts_is_one_line(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    store = ("--store", str(tmp_path))
+    code, _, err = command("query", "select repeat('x', 10000001) as long", *store)
+    assert code == 2
+    said = "column long has a value of 10,000,001 characters; at most 10,000,000 are shown"
+    assert err == f"mecheval: {said}, and left(long, 100) takes the first 100.\n"
+    monkeypatch.setattr(tables, "MAX_BYTES", 100_000)
+    code, _, err = command("query", "select repeat('x', 1000) as a from range(200)", *store)
+    assert (code, err) == (2, "mecheval: the answer has more than 100,000 bytes; ask for fewer rows or columns.\n")
+    assert command("query", "select repeat('x', 1000) as a from range(50)", "--json", *store)[0] == 0
+    monkeypatch.setattr("mecheval.store.store.MOST_MEMORY", 1 << 26)
+    code, _, err = command("query", "select repeat('x', 200000000)", *store)
+    assert code == 2
+    assert err.startswith("mecheval: this takes more than 2GB of memory; ask for fewer rows or columns.")
+
+
 STOPPED = """
 import os, signal, sys, threading, time
 what = sys.argv.pop(1)

@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> list[str]:
     folder = Store(tmp_path / "store").folder(config.id)
     scores = score(lm, evaluation_set(config, task, "test"))
     with folder.exclusive():
-        folder.write_config(config.to_yaml())
+        folder.write_files({"config.yaml": config.to_yaml().encode()})
         folder.write_files({"weights/last.safetensors": weights_file(config, "last", 60, lm.state_dict())})
         folder.write("scores", scores.rows("last", 60, "test"))
         folder.set_status(status="done", task="ar", mixer="attention", step=60, steps=60, config=config.to_dict())
@@ -46,14 +46,26 @@ def run_of(store: list[str]) -> str:
     return run
 
 
-def test_the_map_of_heads_is_shown_and_not_stored(command: Command, store: list[str]) -> None:
+def test_the_map_of_heads_is_shown_and_stored_beside_the_others(command: Command, store: list[str]) -> None:
     data = json.loads(command("intervene", run_of(store), "--sites", "heads", "--json", *store)[1])
     shares = {(row["site"], row["role"]): row["share"] for row in data["effects"]}
     assert {site for site, _ in shares} == {"blocks.0.mixer.heads.0", "blocks.1.mixer.heads.0"}
     assert shares["blocks.0.mixer.heads.0", "value"] == pytest.approx(1, abs=0.01)
     assert shares["blocks.1.mixer.heads.0", "query"] == pytest.approx(1, abs=0.01)
     assert "verdict" not in data
-    assert not Store(store[1]).folder(run_of(store)).read("effects")
+    folder = Store(store[1]).folder(run_of(store))
+    heads = folder.read("effects")
+    assert {(row["site"], row["role"]): row["share"] for row in heads} == shares
+    assert {row["kind"] for row in heads} == {"head"}
+    command("intervene", run_of(store), *store)
+    whole = [row for row in folder.read("effects") if row["kind"] != "head"]
+    assert whole
+    assert [row for row in folder.read("effects") if row["kind"] == "head"] == heads
+    command("intervene", run_of(store), "--sites", "heads", *store)
+    assert [row for row in folder.read("effects") if row["kind"] != "head"] == whole
+    query = "select site, block, part, kind, role, share, restored from effects where kind = 'head'"
+    chart = me.heatmap(Store(store[1]).query(query))
+    assert "2 sites by depth" in chart.description
 
 
 def test_the_map_and_the_verdict_of_a_run(command: Command, store: list[str]) -> None:
@@ -198,7 +210,7 @@ def test_a_run_that_learnt_nothing(command: Command, tmp_path: Path) -> None:
         (["intervene", "RUN", "-n", "0"], "-n: the number of documents must be positive (got 0)."),
         (
             ["intervene", "RUN", "--save", "map.gif"],
-            "cannot write a figure as 'map.gif'; choose .json, .pdf, .png, .svg at the end.",
+            "cannot write a figure as 'map.gif'; choose .html, .json, .pdf, .png, .svg at the end.",
         ),
         (["explain", "zzz"], "no run starts with 'zzz'. There are: RUN."),
         (["explore", "RUN", "--document", "16"], "there is no document 16; the run is scored on documents 0 to 15."),
@@ -227,7 +239,7 @@ def test_a_run_that_is_not_finished(command: Command, tmp_path: Path) -> None:
     config = tiny()
     folder = Store(tmp_path).folder(config.id)
     with folder.exclusive():
-        folder.write_config(config.to_yaml())
+        folder.write_files({"config.yaml": config.to_yaml().encode()})
         folder.set_status(status="interrupted")
     for name in ("intervene", "explain"):
         code, out, err = command(name, config.id, "--store", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Sixty mistakes at the command line: each is one helpful line and exit code 2, never a traceback."""
+"""More than a hundred mistakes at the command line: each is one helpful line and exit code 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -82,6 +82,74 @@ new mixer.txt
 sample --task nope
 list nope
 calibrate --nope
+trian
+quickstart extra
+quickstart --workers two
+train --task ar atr
+train --mixer 0*mamba
+train --mixer broken.py:A
+train --lr 1e400
+train --d-model 64.5
+train --d-model 63 --mixer attention --num-heads 2
+train --steps 0
+train --keys 2 --pairs 8
+train --config broken.py
+train --config .
+train --set =3
+train --set a.b.c=3
+train --seed -1
+train --mlp maybe
+runs --store broken.py
+runs extra
+query ""
+query "select * from nope"
+query "select 1; select 2"
+query "copy runs to 'x.csv'"
+query "select * from read_csv('broken.py')"
+card
+card {ID} extra
+verify --nope
+intervene {ID} --role nope
+intervene {ID} -n many
+intervene {ID} --site nope
+intervene {ID} --edit nope=1
+intervene ../../etc
+explore nope
+explore {ID} --port 99999999
+draw nope
+draw inside nope
+draw inside {ID} --save x.bmp
+draw landscape nope
+draw ladder
+draw study ar --save no/such/folder/x.svg
+report --store nowhere
+report --title
+study ar ar=1
+study ar d_model=abc
+study ar --workers 0
+study ar --engine ray --partition x
+study ar --nice 99
+study all nope
+compare ar --scale tiny
+evaluate two.py
+evaluate two.py:C
+evaluate two.py:A --lr 0
+evaluate two.py:A --seeds 0
+evaluate two.py:A --scale huge
+evaluate two.py:A --set nope=1
+evaluate broken.py:A
+evaluate raises.py:A
+evaluate .
+check two.py
+check raises.py
+new two.py
+new no/such/folder/mine.py
+sample ar -n 0
+sample ar --split nope
+sample ar --pairs x
+sites nope
+sites mamba --nope 2
+list mixer
 """.strip().splitlines()
 
 
@@ -89,6 +157,9 @@ calibrate --nope
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MECHEVAL_MIXERS", "")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "raises.py").write_text("raise RuntimeError('no')\n")
+    (tmp_path / "two.py").write_text("from torch import nn\nclass A(nn.Linear): ...\nclass B(nn.Linear): ...\n")
     write_run(Store(tmp_path / "mecheval-store").folder(ID), d_model=16, n_layers=2, lr=1e-3)
 
 

@@ -10,7 +10,7 @@ from commands import Command
 from mecheval.store import Store
 from mecheval.studies import get_study, scales
 from mecheval.sweep import Job
-from mecheval.sweep.sweeping import in_order
+from mecheval.sweep.driver import in_order
 
 TINY = {
     "preset": "laptop", "pairs": 2, "queries": 1, "d_model": 16, "batch_size": 8, "steps": 4, "evaluate.documents": 16,

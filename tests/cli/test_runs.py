@@ -169,9 +169,17 @@ def test_a_store_without_permission_is_one_line(command: Command, tmp_path: Path
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("sql", ["drop table runs", "delete from runs", "select 1; insert into runs from runs"])
-def test_a_query_only_reads(command: Command, sql: str) -> None:
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("drop table runs", "only reads, and "),
+        ("delete from runs", "only reads, and "),
+        ("select 1; insert into runs from runs", "give one statement (got 2)"),
+    ],
+)
+def test_a_query_only_reads(command: Command, sql: str, problem: str) -> None:
     code, out, err = command("query", sql)
     assert (code, out) == (2, "")
-    assert err.startswith("mecheval: query only reads, and ")
+    assert err.startswith("mecheval: query")
+    assert problem in err
     assert err.count("\n") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,11 +13,13 @@ import mecheval as me
 from cli.test_interventions import VERDICT, run_of, store  # noqa: F401 (a fixture)
 from commands import Command
 from mecheval.analysis.runs import probe
+from mecheval.config import run_config
 from mecheval.store import Store
 from mecheval.types import ALL_ROLES
 from training.runs import tiny
 
 KINDS = ["corruption", "direction"]
+BRIEF: dict[str, Any] = {"d_model": 16, "batch_size": 8, "data.documents": 100, "steps": 1, "evaluate.documents": 16}
 
 
 def effects_of(path: str) -> pd.DataFrame:
@@ -67,6 +70,7 @@ def test_the_sweep_says_where_the_association_enters(command: Command, store: li
     code, out, err = command(*words)
     assert code == 0
     assert f"wrote {picture}" in err
+    assert "after each position, counted from the key." in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
     said = " ".join(out.split())
     assert "layer 0: what was corrupted enters the state at key (share 1.00) and is no longer needed there" in said
@@ -92,6 +96,19 @@ def test_a_sweep_of_a_run_that_learnt_nothing(command: Command, tmp_path: Path) 
     assert "swapped with another pair's, so there is nothing to restore" in " ".join(
         command("intervene", folder.id, *words)[1].split()
     )
+
+
+def test_words_come_from_the_task(command: Command, tmp_path: Path) -> None:
+    folder = me.train(run_config("copy", "attention", length=8, content=2, symbols=4, **BRIEF), tmp_path)
+    for words in ([], ["--site", "state"]):
+        out = " ".join(command("intervene", folder.id, *words, "--store", str(tmp_path))[1].split())
+        assert "with the content corrupted, so there is nothing to restore" in out
+        assert "key" not in out
+    out = " ".join(command("explain", folder.id, "--store", str(tmp_path))[1].split())
+    assert "in place of the content s" in out
+    picture = tmp_path / "example.json"
+    assert command("draw", "example", folder.id, "--save", str(picture), "--store", str(tmp_path))[0] == 0
+    assert "another content" in picture.read_text()
 
 
 @pytest.mark.parametrize(

@@ -124,12 +124,12 @@ def test_studies_are_listed_with_what_is_done(command: Command, tmp_path: Path, 
         (["ar", "--seeds", "0"], "seeds: must be at least 1 (got 0)"),
         (["ar", "--engine", "rya"], "unknown engine 'rya'"),
         (["ar", "--store", "s3://bucket/runs"], "a store behind a URL is for --engine ray"),
-        (["ar", "--gpus", "1"], "--gpus is for --engine ray. Choices with --engine local: --workers, --nice."),
-        (["ar", "--cpus", "2", "--engine", "local"], "--cpus is for --engine ray."),
+        (["ar", "--gpus", "1"], "--gpus is for --engine ray or slurm. Choices with --engine local: --workers, --nice."),
+        (["ar", "--cpus", "2", "--engine", "local"], "--cpus is for --engine ray or slurm."),
         (["ar", "--address", "auto"], "--address is for --engine ray."),
         (["ar", "--workers", "2", "--engine", "ray"], "Choices with --engine ray: --address, --cpus, --gpus."),
         (["ar", "--nice", "5", "--engine", "ray"], "--nice is for --engine local."),
-        (["ar", "--gpus", "1", "--status"], "--gpus is for --engine ray."),
+        (["ar", "--gpus", "1", "--status"], "--gpus is for --engine ray or slurm."),
         (["mixer=mamba"], "name a study. Choices: ar, ar_mamba_conv"),
     ],
 )
@@ -186,3 +186,46 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert "Run the same command again to resume." in said
     (row,) = Store(tmp_path).rows()
     assert row["status"] == "interrupted"
+
+
+def test_a_study_searches_rates_and_tracks_its_runs(
+    command: Command, tmp_path: Path, here: None, undrawn: None
+) -> None:
+    pytest.importorskip("optuna", reason="the extra `dev` brings optuna")
+    pytest.importorskip("tensorboard", reason="the extra `dev` brings tensorboard")
+    store = str(tmp_path / "store")
+    words = ["study", "ar", "mixer=attention", "--search", "2", "--lr", "1e-3,1e-2", "--store", store]
+    code, out, err = command(*words, "--track", "tensorboard")
+    assert code == 0, err
+    rates = Store(store).query("select run, lr from runs where status = 'done'").set_index("run")["lr"]
+    assert len(rates) == 2
+    assert rates.between(1e-3, 1e-2).all()
+    assert {path.name for path in (tmp_path / "store" / "tensorboard").iterdir()} == set(rates.index)
+    code, again, err = command(*words)
+    assert (code, again) == (0, out)
+    assert len(Store(store).ids()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--search", "4", "--lr", "1e-3"], "--search takes --lr LOWEST,HIGHEST: the window of learning rates."),
+        (["--search", "4", "--status"], "--status trains nothing; leave out --search."),
+        (["--track", "mlflow"], "unknown tracker 'mlflow'. Choices: tensorboard, wandb, wandb-offline."),
+        (["--track", "tensorboard", "--status"], "--status trains nothing; leave out --track."),
+        (["--device", "cuda:7"], "device cuda:7: PyTorch sees 0 CUDA devices here; try device cpu."),
+        (["--device", "tpu"], "machine: device: should be cpu, cuda, cuda:0, cuda:1, ... or mps (got 'tpu')"),
+        (["--gpus", "1"], "--gpus is for --engine ray or slurm. Choices with --engine local: --workers, --nice."),
+        (["--address", "auto", "--engine", "slurm"], "--address is for --engine ray."),
+        (["--partition", "cpu"], "--partition is for --engine slurm."),
+        (["--minutes", "5", "--engine", "ray"], "--minutes is for --engine slurm."),
+    ],
+)
+def test_options_without_effect_are_refused(
+    words: list[str], message: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    code, out, err = command("study", "ar", "mixer=attention", "--store", str(tmp_path / "store"), *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1

@@ -13,8 +13,8 @@ import torch
 import mecheval as me
 from commands import Command
 from mecheval.errors import UserError
-from mecheval.evaluation.checkpoint import checkpoint_task, load_checkpoint
 from mecheval.evaluation.layers import sites_of
+from mecheval.evaluation.trained import checkpoint_task, load_checkpoint
 from mecheval.intervene.places import Answering
 from mecheval.tasks import Task, build_task
 
@@ -106,8 +106,8 @@ def test_a_task_about_text_gets_the_checkpoints_tokenizer(monkeypatch: pytest.Mo
         class Options:
             model_fields = {"tokenizer": None, "statements": None}  # noqa: RUF012
 
-    monkeypatch.setattr("mecheval.evaluation.checkpoint.TASKS.get", lambda name: Text)
-    monkeypatch.setattr("mecheval.evaluation.checkpoint.build_task", lambda name, **options: given.update(options))
+    monkeypatch.setattr("mecheval.evaluation.trained.TASKS.get", lambda name: Text)
+    monkeypatch.setattr("mecheval.evaluation.trained.build_task", lambda name, **options: given.update(options))
     checkpoint_task("some/folder", "words", {"statements": 3})
     assert given == {"tokenizer": "some/folder", "statements": 3}
 

@@ -277,7 +277,7 @@ def test_a_notebook_shows_text_as_text(evaluated: tuple[Evaluation, Path]) -> No
 def test_the_engine_of_this_process_stops_at_a_signal_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mecheval.sweep.job.TELL_SECONDS", 0.0)
+    monkeypatch.setattr("mecheval.sweep.job.REPORT_SECONDS", 0.0)
     job = Job(tiny(steps=60))
     steps: list[int] = []
 

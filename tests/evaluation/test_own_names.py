@@ -138,7 +138,7 @@ def test_the_environment_lists_files_with_commas_between(tmp_path: Path, monkeyp
     own.announce(Source(tmp_path / "z.py", "C"))
     assert [source.cls for source in own.sources()] == ["A", "B", "C"]
     monkeypatch.setenv(VARIABLE, "x.py")
-    with pytest.raises(UserError, match=r"MECHEVAL_MIXERS lists path/to/file.py:MyMixer, with commas between"):
+    with pytest.raises(UserError, match=r"MECHEVAL_MIXERS lists path/to/file.py:MyMixer, comma-separated"):
         own.sources()
 
 

@@ -152,7 +152,7 @@ def test_a_chart_can_be_a_pdf(tmp_path: Path) -> None:
 def test_files_that_cannot_be_written(tmp_path: Path) -> None:
     chart = heatmap(table({("blocks.0.input", "key"): 1.0}), "")
     with pytest.raises(
-        UserError, match=r"cannot write a figure as 'map.gif'; choose .json, .pdf, .png, .svg at the end\."
+        UserError, match=r"cannot write a figure as 'map.gif'; choose .html, .json, .pdf, .png, .svg at the end\."
     ):
         figures.save(chart, tmp_path / "map.gif")
     with pytest.raises(UserError, match=r"cannot write .*missing/map.svg: No such file or directory\."):

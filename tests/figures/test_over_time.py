@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mecheval.errors import UserError
-from mecheval.figures.lines import mechanism_over_time
+from mecheval.figures.over_time import mechanism_over_time
 from places import located
 
 RUN, OTHER = "a" * 12, "b" * 12

@@ -107,6 +107,8 @@ def test_a_run_on_it_is_probed_drawn_and_explored(run: RunFolder, tmp_path: Path
     document = explored["documents"][0]
     assert document["alike"] == {"address": "key", "content": "value", "ask": "query"}
     assert [len(document["roles"][role]) for role in ("address", "ask")] == [2, 2]
+    spans = [places for places in document["columns"] if len(places) > 1]
+    assert spans == [document["roles"]["address"], document["roles"]["ask"]]
     assert document["answer_at"] == []  # the answer is not written down
     assert mechanism_rows(store, "post")["mixer"].tolist() == ["attention"]
 

@@ -1,4 +1,4 @@
-"""Laws of the documents of every task that declares its own roles, over random options."""
+"""Laws of the documents of every task, over random options."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ SETTINGS = settings(max_examples=25, deadline=None, derandomize=True, suppress_h
 SEEDS = st.integers(0, 2**64 - 1)
 small = st.integers(1, 5)
 OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "ar": st.fixed_dictionaries({
+        "pairs": small, "keys": st.integers(6, 20), "values": st.integers(6, 20), "queries": st.integers(1, 3),
+        "query": st.sampled_from(["key", "value"]),
+    }),
+    "atr": st.fixed_dictionaries({
+        "terminals": st.integers(4, 40), "nonterminals": st.integers(10, 40), "max_depth": st.integers(3, 8),
+        "head": st.sampled_from(["left", "right"]), "query": st.sampled_from(["parent", "sibling", "child"]),
+        "max_length": st.integers(8, 60),
+    }),
     "mqar": st.fixed_dictionaries({
         "length": st.integers(10, 60), "pairs": small, "vocab": st.integers(100, 200), "power": st.floats(0, 2),
         "fillers": st.sampled_from(["blank", "random", "distinct"]), "key_tokens": st.integers(1, 2),
@@ -43,6 +52,8 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     }),
 }  # fmt: skip
 SMALL: dict[str, dict[str, Any]] = {
+    "ar": {"pairs": 3, "keys": 6, "values": 6, "queries": 2},
+    "atr": {"terminals": 6, "nonterminals": 10, "max_depth": 3, "max_length": 16},
     "mqar": {"length": 30, "pairs": 3, "vocab": 24, "fillers": "distinct", "key_tokens": 2, "reassign": 1},
     "track": {"group": "S3", "length": 4},
     "joint": {"contexts": 2, "keys": 3, "context_symbols": 3, "key_symbols": 4, "value_symbols": 8, "queries": 2},
@@ -61,6 +72,10 @@ def tasks(draw: st.DrawFn) -> Task:
         return build_task(name, **draw(OPTIONS[name]))
     except UserError:  # options that do not fit together
         reject()
+
+
+def test_there_are_options_for_every_task() -> None:
+    assert set(OPTIONS) == set(SMALL) == set(TASKS.names())
 
 
 def spans(batch: Batch, role: str) -> list[list[list[int]]]:

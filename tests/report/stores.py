@@ -73,7 +73,7 @@ def weigh(store: Store, config: RunConfig, by_hand: bool = False) -> None:
     lm = handmade("induction", config.build_task(), d_model=config.model.d_model) if by_hand else config.build_lm()
     large = 1 if by_hand else 4  # so that it is sure of something, if of nothing right
     with folder.exclusive():
-        folder.write_config(config.to_yaml())
+        folder.write_files({"config.yaml": config.to_yaml().encode()})
         weights = {name: large * each for name, each in lm.state_dict().items()}
         folder.write_files({"weights/last.safetensors": weights_file(config, "last", 5, weights)})
         _done(folder, config, config.to_dict(), config.mixer.name, 1.0)

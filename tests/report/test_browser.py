@@ -163,17 +163,19 @@ def test_documents_can_be_looked_into(opened: Any) -> None:
         "#explored", index=next(i for i, name in enumerate(names) if "induction" in name and "d 48" in name)
     )
     first = node.locator(".tokens").inner_text()
-    assert {"key", "value", "next key", "divider", "query", "bos"} <= set(
-        node.locator(".map thead th").all_inner_texts()
-    )
-    node.locator(".chip").nth(1).click()
-    assert node.locator(".chip").nth(1).get_attribute("aria-pressed") == "true"
+    node.get_by_role("button", name="roles").click()
+    assert {"key", "value", "next key", "divider", "query", "bos"} <= {
+        text.splitlines()[-1] for text in node.locator(".map").first.locator("thead th").all_inner_texts()
+    }
+    chip = node.get_by_label("document", exact=True).locator(".chip").nth(1)
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "true"
     assert node.locator(".tokens").inner_text() != first
     page.select_option("#explored", index=next(i for i, name in enumerate(names) if name.startswith("atr")))
-    first = node.locator(".map").inner_text()
+    first = node.locator(".map").first.inner_text()
     assert node.locator(".tree .node").count() >= 3
-    node.locator(".chip").nth(1).click()
-    assert node.locator(".map").inner_text() != first
+    chip.click()
+    assert node.locator(".map").first.inner_text() != first
     page.select_option("#explored", index=next(i for i, name in enumerate(names) if "MyMixer" in name))
     assert "cannot be loaded" in node.inner_text()
     assert node.locator(".map td").count() == 24
@@ -186,18 +188,91 @@ def test_a_cell_marks_its_token_and_shows_patched_answers_and_a_link_leads_back(
     page.select_option(
         "#explored", index=next(i for i, name in enumerate(names) if "induction" in name and "d 48" in name)
     )
-    node.locator(".chip").nth(2).click()
+    node.get_by_label("document", exact=True).locator(".chip").nth(2).click()
+    node.get_by_role("button", name="roles").click()
     cell = node.locator(".map tbody td").first  # layer 0, input, the key: everything comes back
     cell.hover()
     assert node.locator(".token.seen .role").all_inner_texts() == ["key"]
     cell.get_by_role("button").click()
     assert "at the key" in node.locator(".after h4").inner_text()
     assert node.locator(".after li").first.locator(".right").count() == 1
-    tokens, link = node.locator(".tokens").inner_text(), page.url
+    answers, link = node.locator(".after").inner_text(), page.url
     assert "#documents/" in link
     page.goto("about:blank")
     page.goto(link)
-    assert near(page, "documents").locator(".tokens").inner_text() == tokens
+    node = near(page, "documents")
+    assert node.locator(".after").inner_text() == answers
+    assert node.locator(".cell[aria-pressed=true]").count() == 1
+
+
+def handmade_document(page: Any, number: int = 0) -> Any:
+    """The section, with a document of the run that was set by hand to do induction."""
+    node = near(page, "documents")
+    names = node.locator("option").all_inner_texts()
+    page.select_option("#explored", index=next(i for i, name in enumerate(names) if "d 48" in name))
+    node.get_by_label("document", exact=True).locator(".chip").nth(number).click()
+    return node
+
+
+def test_every_position_can_be_patched(opened: Any) -> None:
+    page = opened()
+    node = handmade_document(page)
+    node.get_by_role("button", name="all positions").click()
+    heads = node.locator(".map").first.locator("thead th .symbol").all_inner_texts()
+    tokens = node.locator(".token .symbol").all_inner_texts()
+    assert heads == tokens[: len(heads)]  # up to the query
+    assert node.locator(".token .role").nth(len(heads) - 1).inner_text() == "query"
+    row = node.locator(".map").first.locator("tbody tr", has_text="mixer.output").nth(1).locator("td")
+    row.nth(1).hover()
+    assert node.locator(".token.seen .symbol").all_inner_texts() == [tokens[1]]
+    row.nth(1).get_by_role("button").click()  # nothing comes back from a pair that was not asked for
+    assert (
+        node.locator(".after").inner_text().splitlines()[1:]
+        == node.locator(".answers").nth(1).inner_text().splitlines()[1:]
+    )
+    row.last.get_by_role("button").click()  # the answer stands at the query after layer 1
+    assert node.locator(".after li").first.locator(".right").count() == 1
+    assert "view=positions" in page.url
+
+
+def test_a_token_shows_what_it_reads(opened: Any) -> None:
+    page = opened()
+    node = handmade_document(page)
+    strip = node.locator(".strip")
+
+    def most(layer: int) -> str:
+        """The role of the token that a layer reads most."""
+        shares = [
+            float(text.replace("–", "0"))
+            for text in strip.locator("tbody tr").nth(layer).locator("td").all_inner_texts()
+        ]
+        return str(node.locator(".token .role").nth(shares.index(max(shares))).inner_text())
+
+    assert most(1) == "value"  # induction: the query reads the value in layer 1 ...
+    value = node.locator(".token", has=page.locator(".role", has_text="value")).first.get_by_role("button")
+    value.hover()
+    assert most(0) == "key"  # ... where layer 0 has put the key
+    assert "(value)" in strip.inner_text()
+    page.mouse.move(0, 0)
+    assert "(query)" in strip.inner_text()
+    value.click()
+    page.mouse.move(0, 0)
+    assert "(value)" in strip.inner_text()
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    assert "(value)" in near(page, "documents").locator(".strip").inner_text()
+    near(page, "documents").locator(".reader").last.hover()
+    assert "(query)" in page.locator(".strip").inner_text()
+
+
+def test_tables_of_a_phone_do_not_scroll_sideways(opened: Any) -> None:
+    page = opened(390)
+    for section in ("summary", "runs"):
+        frame = near(page, section).locator(".sheet > .scroll").first
+        assert frame.evaluate("node => node.scrollWidth <= node.clientWidth")
+        score = frame.locator("tbody td[data-name='accuracy %']").first
+        assert score.evaluate("node => getComputedStyle(node, '::before').content") == '"accuracy %"'
 
 
 def test_names_stay_text(opened: Any) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
+from mecheval.figures.html import text_of
 from mecheval.report import report_data, write_report
 from mecheval.report.documents import explored
-from mecheval.report.page import text_of
 from mecheval.report.runs import best_runs, flat, run_frame
 from mecheval.report.sections import found_studies
 from mecheval.store import Store, StoreWarning
@@ -92,7 +92,7 @@ def test_every_mixer_that_has_runs_is_in_the_summary(taken: Snapshot, page: dict
 def test_runs_are_columns_of_one_length(page: dict[str, Any], store: Store) -> None:
     runs = page["runs"]
     n = len(store.ids())
-    lengths = {name: len(column) for name, column in runs.items() if name not in ("config", "layouts")}
+    lengths = {name: len(column) for name, column in runs.items() if name not in ("config", "layouts", "done")}
     assert set(lengths.values()) == {n}
     assert page["about"]["runs"] == n
 
@@ -123,15 +123,21 @@ def test_the_page_looks_into_runs_with_weights_and_says_why_not_into_others(page
     problems = {run["run"]: run["problem"] for run in page["documents"] if "problem" in run}
     assert len(loaded) == 2
     assert "no last weights" in problems[FORGED[0]]
-    tokens = {len(run["layout"]["sites"]) * len(run["layout"]["roles"]) == len(shown["values"]) for run in loaded
-              for shown in run["documents"]}  # fmt: skip
-    assert tokens == {True}
+    for run in loaded:
+        cells = [len(run["layout"]["sites"]) * len(shown["columns"]) for shown in run["documents"]]
+        assert cells == [len(shown["values"]) for shown in run["documents"]]
+        assert cells == [len(shown["patched"]) for shown in run["documents"]]
     handmade = next(run for run in loaded if run["documents"][0]["tree"] is None)
     shown = handmade["documents"][0]
-    at = {(tuple(site), role): shown["values"][i * 6 + j] for i, site in enumerate(handmade["layout"]["sites"])
-          for j, role in enumerate(handmade["layout"]["roles"])}  # fmt: skip
-    assert at[(1, "input"), "value"] > 0.9 > 0.1 > at[(1, "input"), "key"]  # induction, as its weights were set
-    assert shown["answers"][0][0] == [shown["answer"], pytest.approx(1, abs=0.1), True]
+    assert shown["columns"] == [[place] for place in range(shown["roles"]["query"] + 1)]
+    layer_1 = handmade["layout"]["sites"].index([1, "input"]) * len(shown["columns"])
+    at = {role: shown["values"][layer_1 + shown["roles"][role]] for role in ("key", "value")}
+    assert at["value"] > 0.9 > 0.1 > at["key"]  # induction, as its weights were set
+    for shares in shown["reads"]:
+        assert [sum(row) for row in shares] == pytest.approx([100] * len(shown["columns"]), abs=2)  # rounded
+    assert shown["reads"][1][shown["roles"]["query"]][shown["roles"]["value"]] > 90
+    name, p = shown["answers"][0][:2]
+    assert (handmade["names"][name], p) == (shown["answer"], pytest.approx(1000, abs=100))
     tree = next(run for run in loaded if run["documents"][0]["tree"] is not None)["documents"][0]
     assert tree["tree"]["parents"][tree["roles"]["key"]] == tree["roles"]["value"]
 

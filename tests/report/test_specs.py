@@ -11,9 +11,9 @@ import pytest
 
 from figures.test_study_charts import AT_QUERY, HOLDOUT, RESTORED, history, runs, together
 from mecheval.figures import Chart, accuracy, curves, depth, heatmap, holdout, panels
-from mecheval.figures.lines import mechanism_over_time
 from mecheval.figures.matrix import pairs
 from mecheval.figures.mechanisms import COLUMNS, mechanisms_figure
+from mecheval.figures.over_time import mechanism_over_time
 from mecheval.figures.vegalite import WHITE_FROM, views
 from mecheval.report.page import DARK, DARK_RAMP, FEWEST, PAINTED, field_texts, page_spec, thinned_rows
 from mecheval.report.sections import quantities

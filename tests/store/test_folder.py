@@ -157,7 +157,7 @@ def test_a_damaged_status_is_named(folder: RunFolder, damage: str) -> None:
 
 def test_config_and_environment(folder: RunFolder) -> None:
     with folder.exclusive():
-        folder.write_config("lr: 1.0\nname: ü\n")
+        folder.write_files({"config.yaml": "lr: 1.0\nname: ü\n".encode()})
         folder.write_files(folder.environment_file("training from step 0"))
         folder.write_files(folder.environment_file("interventions on last, test"))
     assert (folder.path / "config.yaml").read_text(encoding="utf-8") == "lr: 1.0\nname: ü\n"
@@ -173,7 +173,7 @@ def test_a_write_that_fails_is_one_line_and_leaves_what_was_there(
 ) -> None:
     writes: dict[str, Callable[[], None]] = {
         "status.json": lambda: folder.set_status(status="done"),
-        "config.yaml": lambda: folder.write_config("lr: 1"),
+        "config.yaml": lambda: folder.write_files({"config.yaml": b"lr: 1"}),
         "environment.json": lambda: folder.write_files(folder.environment_file("training from step 0")),
         "history.parquet": lambda: folder.write("history", HISTORY[:1]),
     }
@@ -183,7 +183,7 @@ def test_a_write_that_fails_is_one_line_and_leaves_what_was_there(
 
     with folder.exclusive():
         folder.set_status(status="running")
-        folder.write_config("lr: 0")
+        folder.write_files({"config.yaml": b"lr: 0"})
         folder.write_files(folder.environment_file("training from step 0"))
         folder.write("history", HISTORY)
         before = {path: path.read_bytes() for path in folder.path.iterdir()}

@@ -64,7 +64,7 @@ def checkpoint(folder: RunFolder, step: int) -> None:
 def begin(store: Path) -> RunFolder:
     folder = Store(store).folder(RUN)
     with folder.exclusive():
-        folder.write_config("seed: 0\n")
+        folder.write_files({"config.yaml": b"seed: 0\n"})
         checkpoint(folder, 10)
     return folder
 

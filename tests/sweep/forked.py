@@ -74,4 +74,4 @@ class Forked:
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The local engine forks its workers, and they tell of every step."""
     monkeypatch.setattr(local, "subprocess", SimpleNamespace(Popen=Forked, PIPE=subprocess.PIPE))
-    monkeypatch.setattr(job, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(job, "REPORT_SECONDS", 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mecheval.store import Store
 from mecheval.sweep import Event, Job, work
-from mecheval.sweep.job import Tell
+from mecheval.sweep.job import Report
 from training.runs import published, tiny
 
 
@@ -25,10 +25,10 @@ class Here:
     def __init__(self) -> None:
         self.worked_on: list[str] = []
 
-    def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
+    def run(self, jobs: list[Job], store: str, report: Report) -> None:
         for job in jobs:
             self.worked_on.append(job.run)
-            work(job, store, tell)
+            work(job, store, report)
 
 
 class Heard:

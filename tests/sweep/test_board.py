@@ -11,7 +11,7 @@ from rich.console import Console
 from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep import Estimate, Event, Job
-from mecheval.sweep.board import Tally, board
+from mecheval.sweep.board import Board, Tally
 from sweep.jobs import small_jobs
 from training.runs import tiny
 
@@ -38,7 +38,7 @@ def story(jobs: list[Job]) -> list[Event]:
 def shown(terminal: bool, store: Path) -> str:
     screen, clock, jobs = io.StringIO(), Clock(), small_jobs(3)
     console = Console(file=screen, force_terminal=terminal, width=100, color_system=None)
-    watcher = board(console, "ar (laptop)", clock)
+    watcher = Board(console, "ar (laptop)", clock)
     watcher.begin(jobs, jobs[:2], Store(store), 2)
     for event in story(jobs):
         clock.now += 1.0
@@ -64,7 +64,7 @@ def test_a_log_keeps_the_lines_of_all_sweeps_with_their_times(tmp_path: Path) ->
     log, screen = tmp_path / "sweep.log", io.StringIO()
     for _ in range(2):
         jobs = small_jobs(3)
-        watcher = board(Console(file=screen, width=100), "ar (laptop)", Clock(), log)
+        watcher = Board(Console(file=screen, width=100), "ar (laptop)", Clock(), log)
         watcher.begin(jobs, jobs[:2], Store(tmp_path), 2)
         for event in story(jobs):
             watcher.event(event)
@@ -75,7 +75,7 @@ def test_a_log_keeps_the_lines_of_all_sweeps_with_their_times(tmp_path: Path) ->
     assert [line[21:] for line in lines[:4]] == screen.getvalue().splitlines()[:4]
     assert lines[4].endswith("ar (laptop): 3 of 3 runs · 1 failed")
     with pytest.raises(UserError, match=r"cannot write the log .*: No such file or directory"):
-        board(Console(file=screen), "ar", log=tmp_path / "nowhere" / "sweep.log")
+        Board(Console(file=screen), "ar", log=tmp_path / "nowhere" / "sweep.log")
 
 
 def test_a_terminal_gets_a_live_table_and_what_failed_stays(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_terminal_gets_a_live_table_and_what_failed_stays(tmp_path: Path) -> N
 
 def test_a_done_sweep_draws_nothing(tmp_path: Path) -> None:
     screen = io.StringIO()
-    watcher = board(Console(file=screen, force_terminal=True), "ar")
+    watcher = Board(Console(file=screen, force_terminal=True), "ar")
     watcher.begin(small_jobs(2), [], Store(tmp_path), 2)
     watcher.end()
     assert screen.getvalue().replace("\x1b[?25h", "").strip() == ""

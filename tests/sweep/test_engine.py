@@ -12,7 +12,7 @@ import pytest
 from mecheval.errors import UserError
 from mecheval.sweep import ENGINES, Crew, CrewEngine, Event, Job, LocalEngine, Stopped, make_engine
 from mecheval.sweep.engine import Kind
-from mecheval.sweep.job import Tell
+from mecheval.sweep.job import Report
 from sweep.jobs import small_jobs
 
 
@@ -27,7 +27,7 @@ class Scripted(CrewEngine, Crew):
         self.asked = self.closed = False
 
     @contextmanager
-    def crew(self, jobs: list[Job], store: str, tell: Tell) -> Iterator[Crew]:
+    def crew(self, jobs: list[Job], store: str, report: Report) -> Iterator[Crew]:
         self.places = {job.run: f"job{place}" for place, job in enumerate(jobs)}
         yield self
 
@@ -38,7 +38,7 @@ class Scripted(CrewEngine, Crew):
         self.begun.append(self.places[job.run])
         self.under_way.append(job)
 
-    def hear(self, take: Tell) -> None:
+    def hear(self, take: Report) -> None:
         job = self.under_way.pop(0)
         status = self.ends.get(self.places[job.run], []).pop(0) if self.ends.get(self.places[job.run]) else "done"
         if status == "signal":
@@ -48,7 +48,7 @@ class Scripted(CrewEngine, Crew):
         take(Event(job.run, "step", 1))
         take(Event(job.run, "end", status=status, message="why"))
 
-    def stop(self, take: Tell) -> None:
+    def stop(self, take: Report) -> None:
         self.asked = True
         for job in self.under_way:
             take(Event(job.run, "end", status="died", message="it was stopped"))

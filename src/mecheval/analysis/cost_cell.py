@@ -84,7 +84,6 @@ class Counting(TorchDispatchMode):
         self.flops: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and count it."""
         made = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if func.overloadpacket in flop_registry:

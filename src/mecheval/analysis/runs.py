@@ -32,10 +32,6 @@ DIRECTIONS = ("restore", "destroy", "both")
 """Directions in which a run is intervened on."""
 MOST_SWEPT = 256
 """Documents on which states are swept unless another number is asked for; each is run once for every position."""
-
-if TYPE_CHECKING:  # slow to import
-    import pandas as pd
-
 CELL = ["site", "role", "corruption", "direction"]
 """Columns that identify one intervention on one model."""
 FINDING = ("label", "layer", "stored_by", "stored_at", "found_by")
@@ -99,13 +95,13 @@ def rows_of(effects: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> l
 def beside(new: Sequence[Row], before: Sequence[Row], *, judged: bool) -> list[Row]:
     """New rows of table `effects`, and those from `before` of the same state and split that stay beside them.
 
-    Rows of other corruptions and directions stay, and so does the evidence of a verdict (other roles than maps show,
-    or rows with an interval) unless a verdict was `judged` anew. Of one intervention that is in both, the row about
-    more documents stays, with the interval that is known.
+    Rows of other corruptions and directions stay, those of heads unless heads are new, and the evidence of a verdict
+    (other roles than maps show, or rows with an interval) unless a verdict was `judged` anew. Of one intervention that
+    is in both, the row about more documents stays, with the interval that is known.
     """
     rows = {tuple(row[name] for name in CELL): row for row in new}
     places = {tuple(row[name] for name in PLACE) for row in new}
-    about = {STANDARD} if judged else {(row["corruption"], row["direction"]) for row in new}
+    about = {(*STANDARD, False)} if judged else {_about(row) for row in new}
     for old in before:
         if tuple(old[name] for name in PLACE) not in places:
             continue
@@ -117,9 +113,14 @@ def beside(new: Sequence[Row], before: Sequence[Row], *, judged: bool) -> list[R
             rows[cell] = {**more, "share_low": interval["share_low"], "share_high": interval["share_high"]}
         else:
             evidence = not is_on_maps(old["role"]) or old["share_low"] is not None
-            if (old["corruption"], old["direction"]) not in about or (evidence and not judged):
+            if _about(old) not in about or (evidence and not judged):
                 rows[cell] = old
     return list(rows.values())
+
+
+def _about(row: Row) -> tuple[str, str, bool]:
+    """Which interventions a row belongs to: those of a corruption and direction, on heads or on whole sites."""
+    return row["corruption"], row["direction"], row["kind"] == "head"
 
 
 def _plain(value: Any) -> Any:
@@ -225,9 +226,10 @@ def ablation(
 
 
 def probe_otherwise(
-    folder: RunFolder, corruption: str, direction: str, state: str = LAST, split: str = "test", n: int | None = None
-) -> pd.DataFrame:
-    """Intervene on a finished run with another corruption, or in another direction, than a verdict is about.
+    folder: RunFolder, corruption: str, direction: str, state: str = LAST, split: str = "test", n: int | None = None,
+    *, heads: bool = False,
+) -> pd.DataFrame:  # fmt: skip
+    """Intervene on a finished run otherwise than for a verdict: another corruption or direction, or its `heads` alone.
 
     The effects are stored with the run, beside all others, unless they are from another number of documents (`n`).
     """
@@ -237,24 +239,14 @@ def probe_otherwise(
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         pair = documents(trained.task, trained.config, split, n, corruption)
-        effects = interchange(trained.lm, *pair, direction=direction)
+        effects = interchange(trained.lm, *pair, [] if heads else None, direction=direction, heads=heads)
     if n is None:
         rows = rows_of(effects.to_dict("records"), dict(zip(PLACE, (state, trained.step, split), strict=True)))
+        about = f"{corruption}, {direction}{', heads' * heads}"
         with folder.exclusive():
             tables = {"effects": beside(rows, folder.read("effects"), judged=False)}
-            folder.replace(tables, PLACE, f"interventions on {state}, {split}, {corruption}, {direction}")
+            folder.replace(tables, PLACE, f"interventions on {state}, {split}, {about}")
     return effects
-
-
-def probe_heads(
-    folder: RunFolder, corruption: str, direction: str, state: str = LAST, split: str = "test", n: int | None = None
-) -> pd.DataFrame:
-    """Intervene on every head of a finished run's mixers; the effects are not stored."""
-    check_corruption(corruption, direction)
-    trained = load_run(folder, state)
-    with alone(trained.config.machine.threads):
-        pair = documents(trained.task, trained.config, split, n, corruption)
-        return interchange(trained.lm, *pair, [], direction=direction, heads=True)
 
 
 def check_corruption(corruption: str, direction: str) -> None:

@@ -1,11 +1,11 @@
-"""What all commands share: the app, ways to print, and how options are read."""
+"""What all commands share: the app, and ways to print."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, time
 from decimal import Decimal
@@ -13,11 +13,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import CallbackParam
 
 from mecheval.cli.clean import CleanConsole
-from mecheval.errors import UserError, shown
-from mecheval.plain import parse_value
 
 if TYPE_CHECKING:  # slow to import
     from rich.status import Status
@@ -33,21 +30,6 @@ console = CleanConsole(highlight=False)
 aside = CleanConsole(stderr=True, highlight=False)
 """Standard error: what is not the answer, and must not end up in a pipe."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set an option by name.")]
-ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-
-def from_to(low: float, high: float) -> Callable[[CallbackParam, float | None], float | None]:
-    """A check of a number option that, unlike typer's own, refuses NaN."""
-
-    def check(option: CallbackParam, value: float | None) -> float | None:
-        if value is not None and not low <= value <= high:
-            raise UserError(f"--{option.name.replace('_', '-')}: must be from {low:g} to {high:g} (got {value}).")
-        return value
-
-    return check
-
 
 def print_version(wanted: bool) -> None:
     """Print the version before any command runs."""
@@ -62,36 +44,6 @@ Version = Annotated[bool, typer.Option("--version", callback=print_version, is_e
 @app.callback()
 def root(version: Version = False) -> None:
     """Find out how sequence models recall: train small models, intervene on them, and name their mechanisms."""
-
-
-def given_options(assignments: list[str] | None, rest: list[str]) -> dict[str, Any]:
-    """Options from `--set pairs=8` and from `--pairs 8`, which are equivalent."""
-    options = {}
-    for assignment in assignments or []:
-        name, equals, value = assignment.partition("=")
-        if not equals:
-            raise UserError(f"--set takes NAME=VALUE (got {shown(assignment)}).")
-        options[name.replace("-", "_")] = parse_value(value)
-    words = iter(rest)
-    for word in words:
-        if not word.startswith("--"):
-            raise UserError(f"unexpected argument {shown(word)}; give options as --name value.")
-        name, equals, value = word[2:].partition("=")
-        if not equals:
-            following = next(words, None)
-            if following is None:
-                raise UserError(f"option --{name} needs a value.")
-            value = following
-        options[name.replace("-", "_")] = parse_value(value)
-    return options
-
-
-def whole_numbers(option: str, text: str) -> list[int]:
-    """Numbers of an option such as `16,64,256`."""
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise UserError(f"{option} takes whole numbers, comma-separated (got {shown(text)}).") from None
 
 
 def loading() -> Status:

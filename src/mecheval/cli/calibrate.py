@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, from_to, line, loading, note, print_json, whole_numbers
+from mecheval.cli.app import app, aside, line, loading, note, print_json
+from mecheval.cli.options import AsJson, from_to, whole_numbers
 from mecheval.errors import UserError
-from mecheval.files import write_atomic
+from mecheval.files import write_output
 from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
@@ -38,7 +39,9 @@ def calibrate(
     noise: Annotated[float | None, typer.Option(help="Only this level of noise; default: all.")] = None,
     seed: Annotated[int, typer.Option(callback=from_to(0, 2**63), help="Seed of models and documents.")] = 0,
     csv: Annotated[Path | None, typer.Option(help="Write the table into this file, .csv.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Draw the rates into this file: .svg, .pdf, .png or .json.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Draw the rates into this file: .svg, .pdf, .png, .html or .json.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge models whose mechanism is known, or that recall nothing, and count how often the verdict is right."""
@@ -77,21 +80,14 @@ def calibrate(
         line(_text(row(group)))
     _list_mistakes(judged)
     if judged and csv is not None:
-        _write(table.to_csv(index=False), csv)
+        write_output(csv, table.to_csv(index=False))
+        note(f"wrote {csv}")
     if judged and save is not None:
         figures.save(figures.calibration(table), save)
         note(f"wrote {save}")
     if stopped:
         raise KeyboardInterrupt(f"stopped; {len(judged)} of {sum(group.models for group in asked)} models are counted.")
     note(f"{len(judged)} models took {pace.took()}")
-
-
-def _write(text: str, path: Path) -> None:
-    try:
-        write_atomic(path, text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}.") from None
-    note(f"wrote {path}")
 
 
 def _flat(judged: Judged) -> dict[str, Any]:
@@ -151,7 +147,6 @@ class _Pace:
         return True
 
     def took(self) -> str:
-        """The time so far."""
         from mecheval.training.progress import duration
 
         return duration(time.monotonic() - self.began)

@@ -6,8 +6,9 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
-from typing import TextIO
+from typing import Any, TextIO
 
 import typer
 
@@ -16,9 +17,9 @@ from mecheval.cli.clean import clean_text, complain
 from mecheval.errors import UserError
 from mecheval.store import StoreWarning
 
-for _name in (
-    "calibrate", "compare", "cost", "drawings", "evaluate", "explore", "interventions", "landscape", "mixers",
-    "quickstart", "results", "runs", "studies", "tasks",
+for _name in (  # in the order of the help
+    "quickstart", "runs", "interventions", "studies", "compare", "drawings", "custom", "tasks", "calibrate", "cost",
+    "results",
 ):  # fmt: skip
     import_module(f"mecheval.cli.{_name}")  # adds its commands to the app
 
@@ -28,9 +29,15 @@ MISTAKE = 2
 """The exit code for what the user got wrong."""
 
 
+@cache
+def tree() -> Any:
+    """All commands; built once, for processes that run many."""
+    return typer.main.get_command(app)
+
+
 def run(words: Sequence[str]) -> int:
     """Run the command that these words name; returns its exit code."""
-    command = typer.main.get_command(app)
+    command = tree()
     try:
         with warnings.catch_warnings(), command.make_context("mecheval", list(words)) as context:
             warnings.simplefilter("once", StoreWarning)
@@ -80,5 +87,6 @@ def explain(error: Exception) -> int:
         sys.stderr.write(clean_text(said) + "\n")
     else:
         context = getattr(error, "ctx", None)
-        complain(f"{said.rstrip('.')}." + ("" if context is None else f" See `{context.command_path} --help`."))
+        said = said if said.endswith("?") else f"{said.rstrip('.')}."
+        complain(said + ("" if context is None else f" See `{context.command_path} --help`."))
     return int(getattr(error, "exit_code", MISTAKE))

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, loading, print_json
+from mecheval.cli.app import app, aside, console, loading, print_json
 from mecheval.cli.clean import write
-from mecheval.cli.show.formats import format_of, formatted
-from mecheval.cli.studies import ALL, AllSeeds, Scale, StoreAddress
+from mecheval.cli.options import AllSeeds, AsJson, Scale, StoreAddress
+from mecheval.cli.show import format_of, formatted
+from mecheval.cli.studies import ALL
 from mecheval.errors import UnknownName
 from mecheval.store import DEFAULT_STORE
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, from_to, line, loading, note, print_json, whole_numbers
+from mecheval.cli.app import app, aside, console, line, loading, note, print_json
+from mecheval.cli.options import AsJson, from_to, whole_numbers
 from mecheval.types import MISSING
 
 

@@ -8,13 +8,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import ANY_OPTION, Set, app, aside, console, given_options, line, loading, note
-from mecheval.cli.interventions import Document, Split, Top
-from mecheval.cli.runs import Run, State, StorePath
-from mecheval.cli.studies import AllSeeds, Scale, Seeds, StoreAddress
-from mecheval.cli.tasks import DRAWING, Preset
+from mecheval.cli.app import app, aside, console, line, loading, note
+from mecheval.cli.options import (
+    ANY_OPTION,
+    AllSeeds,
+    Document,
+    DocumentSeed,
+    Preset,
+    Run,
+    Scale,
+    Seeds,
+    Set,
+    Split,
+    State,
+    StoreAddress,
+    StorePath,
+    Top,
+    given_options,
+)
+from mecheval.cli.tasks import DRAWING
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
+from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
     from mecheval.figures import Chart
@@ -22,7 +37,7 @@ if TYPE_CHECKING:  # slow to import
 draw = typer.Typer(help="Draw a figure from real data into a file.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(draw, name="draw")
 
-Save = Annotated[Path, typer.Option(help="File to write: .svg, .pdf, .png or .json.")]
+Save = Annotated[Path, typer.Option(help="File to write: .svg, .pdf, .png, .html or .json.")]
 MOST_RULES = 500
 """Most rules of a grammar that is drawn: more cannot be read, and take minutes."""
 
@@ -35,7 +50,7 @@ def grammar(
     ] = None,
     preset: Preset = None,
     split: Split = "train",
-    seed: Annotated[int, typer.Option(help="Seed of the documents.")] = 0,
+    seed: DocumentSeed = 0,
     save: Save = Path("grammar.svg"),
     assignments: Set = None,
 ) -> None:
@@ -140,7 +155,7 @@ def ladder(
         from mecheval import figures
         from mecheval.analysis import ladder
         from mecheval.analysis.runs import run_config_of
-        from mecheval.figures.ladder import ladder_figure
+        from mecheval.figures.lines import ladder_figure
         from mecheval.store import Store
 
     figures.check_suffix(save)
@@ -179,6 +194,44 @@ def mechanisms(
         among = None if study is None else {point.config.id for point in points}
         rows = mechanism_rows(Store(store), task, among)
     write_chart(mechanisms_figure(rows, f"{TITLE} ({say('task', task)})"), save)
+
+
+@draw.command()
+def landscape(
+    run: Run,
+    along: Annotated[
+        int,
+        typer.Option(min=0, max=1000, help="Steps at which sharpness is measured; the run is trained again for them."),
+    ] = 6,
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the directions.")] = 0,
+    documents: Annotated[int, typer.Option(min=1, max=10**6, help="Dev documents whose mean loss is shown.")] = 64,
+    store: StorePath = Path(DEFAULT_STORE),
+    save: Save = Path("landscape.svg"),
+) -> None:
+    """Draw the loss around the end of a run, from its start to its end, and its sharpness along training."""
+    with loading():
+        from mecheval import figures
+        from mecheval.cli.show import plain_table
+        from mecheval.evaluation.landscape import landscape as explore
+        from mecheval.figures.landscape import landscape as chart
+        from mecheval.figures.landscape import said
+        from mecheval.store import Store
+
+    figures.check_suffix(save)
+    folder = Store(store).find(run)
+    with aside.status("looking around"):
+        found = explore(folder, along, seed, documents)
+    title = f"Loss landscape of {folder.status()['mixer']} ({folder.id[:6]})"
+    write_chart(chart(found.plane, found.line, found.sharpness, title), save)
+    if found.sharpness:
+        table = plain_table(["step", "loss", "largest", "2 / lr", "under AdamW", "its edge"])
+        for row in found.sharpness:
+            numbers = (row["eigenvalues"][0], row["edge"], row["preconditioned"], row["preconditioned_edge"])
+            cells = (MISSING if each is None else f"{each:.3g}" for each in numbers)
+            table.add_row(f"{row['step']:,}", f"{row['loss']:.3g}", *cells)
+        console.print(table)
+    for sentence in said(found.line, found.sharpness):
+        line(sentence)
 
 
 @draw.command("study")

@@ -1,4 +1,4 @@
-"""Commands about interventions: the map and verdict of a run, and one document explained."""
+"""Commands about interventions: the map and verdict of a run, and one document explained, or explored in a browser."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, loading, note, print_json
-from mecheval.cli.runs import Run, State, StorePath
+from mecheval.cli.app import app, aside, console, loading, note, print_json
+from mecheval.cli.options import AsJson, Document, Run, Set, Split, State, StorePath, Top, given_options
 from mecheval.errors import UnknownName, UserError
 from mecheval.sites import sites_in
 from mecheval.store import DEFAULT_STORE
@@ -17,9 +17,6 @@ from mecheval.store import DEFAULT_STORE
 if TYPE_CHECKING:  # slow to import
     from mecheval.store import RunFolder
 
-Split = Annotated[str, typer.Option(help="train, dev or test.")]
-Document = Annotated[int, typer.Option(help="Number of the document, from 0.")]
-Top = Annotated[int, typer.Option(max=1000, help="Number of answers to show.")]
 OwnMixer = Annotated[
     str | None, typer.Option("--mixer", metavar="FILE.py:CLASS", help="Where the custom mixer of the run is written.")
 ]
@@ -48,27 +45,21 @@ def intervene(
         str | None,
         typer.Option(help="restore (default), destroy (the default of swap: patch the clean run instead) or both."),
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Draw the map into this file: .svg, .pdf, .png or .json.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Draw the map into this file: .svg, .pdf, .png, .html or .json.")
+    ] = None,
     mixer: OwnMixer = None,
     store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:
     """Patch clean activations into corrupted documents, at every site and role, and name the mechanism.
 
-    With another corruption or direction, only the map is shown: the verdict is about restoring corrupted keys. The map
-    of heads is shown and drawn, not stored.
+    With another corruption or direction, or of heads, only the map is shown: the verdict is about restoring corrupted
+    keys. All effects are stored with the run, unless -n is given.
     """
     with loading():
         from mecheval import figures
-        from mecheval.analysis.runs import (
-            STANDARD,
-            ablation,
-            check_corruption,
-            probe,
-            probe_heads,
-            probe_otherwise,
-            run_config_of,
-        )  # fmt: skip
+        from mecheval.analysis import runs
         from mecheval.cli.show import effects as show
         from mecheval.cli.show import records
         from mecheval.store import Store
@@ -77,7 +68,7 @@ def intervene(
     if sites not in SITES:
         raise UnknownName("choice of sites", sites, SITES)
     way = direction or ("destroy" if corruption == "swap" else "restore")
-    check_corruption(corruption, way)
+    runs.check_corruption(corruption, way)
     if n is not None and n < 1:
         raise UserError(f"-n: the number of documents must be positive (got {n}).")
     if sites == "heads" and edit:
@@ -92,19 +83,18 @@ def intervene(
     began = time.monotonic()
     found = None
     with aside.status("intervening"):
-        if sites == "heads":
-            effects = probe_heads(folder, corruption, way, state, split, n)
-        elif edit:
-            effects = ablation(folder, edit, state, split, n)
-        elif (corruption, way) == STANDARD:
-            measured = probe(folder, state, split, n)
+        if edit:
+            effects = runs.ablation(folder, edit, state, split, n)
+        elif (corruption, way) == runs.STANDARD and sites != "heads":
+            measured = runs.probe(folder, state, split, n)
             effects, found = measured.effects, measured.verdict
         else:
-            effects = probe_otherwise(folder, corruption, way, state, split, n)
+            effects = runs.probe_otherwise(folder, corruption, way, state, split, n, heads=sites == "heads")
     took = f"{len(effects)} interventions on {effects['n'].max()} documents took {time.monotonic() - began:.1f} s"
     if sites == "blocks":
         effects = effects[effects["site"].isin(show.among(sites_in(effects), show.PARTS))]
-    config = run_config_of(folder)
+    config = runs.run_config_of(folder)
+    meaning = config.build_task().meaning
     about, scores = f"{state} state, {split}{', edit ' * bool(edit)}{edit}", _scores(folder, state, split)
     maps = {"": effects} if edit else {
         str(each): effects[effects["direction"] == each] for each in effects["direction"].unique()
@@ -120,14 +110,14 @@ def intervene(
         for i, part in enumerate(maps.values()):
             if i:
                 console.print()
-            console.print(show.effects_text(part))
+            console.print(show.effects_text(part, meaning))
             console.print()
             console.print(show.effects_table(part, console.width))
         if found is not None:
             console.print()
             console.print(show.verdict_text(found))
     if save is not None:
-        more = "" if found is not None else f", {corruption} corrupted" if corruption != "swap" else ", values swapped"
+        more = "" if found is not None else f", {meaning.done(corruption)}"
         for each, part in maps.items():
             path = save if len(maps) == 1 else save.with_stem(f"{save.stem}-{each}")
             way_of = "" if found is not None else f", {each}"
@@ -161,7 +151,7 @@ def _sweep(
     from mecheval import figures
     from mecheval.analysis.runs import probe_states, run_config_of
     from mecheval.cli.show import effects as show
-    from mecheval.cli.show import records, states
+    from mecheval.cli.show import records
 
     began = time.monotonic()
     with aside.status("sweeping states"):
@@ -176,12 +166,12 @@ def _sweep(
         })  # fmt: skip
     else:
         console.print(show.run_text(folder.id, config.title, about, scores))
-        console.print(states.sweep_text(swept))
+        console.print(show.sweep_text(swept, config.build_task().meaning))
         if swept["share"].notna().any():
             console.print()
-            console.print(states.sweep_table(swept, roles, console.width))
+            console.print(show.sweep_table(swept, roles, console.width))
             console.print()
-            console.print(states.sweep_summary(swept, roles))
+            console.print(show.sweep_summary(swept, roles))
     if save is not None:
         figures.save(figures.states(swept, f"{config.title} ({folder.id}, {about}): states", roles), save)
         note(f"wrote {save}")
@@ -238,6 +228,49 @@ def explain(
     for table in show.patched_tables(explained, console.width):
         console.print()
         console.print(table)
+
+
+@app.command()
+def explore(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|FOLDER", help="Run id or unique prefix, or a Hugging Face checkpoint on disk.")
+    ],
+    document: Document = 0,
+    state: State = "last",
+    split: Split = "test",
+    task: Annotated[
+        str | None, typer.Option(help="Task of a checkpoint's document; default: words, for its tokenizer.")
+    ] = None,
+    assignments: Set = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0: any that is free.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser", help="Open the page in a browser.")] = False,
+    store: StorePath = Path(DEFAULT_STORE),
+) -> None:
+    """Edit the tokens of a document and patch activations in a browser, and see answers, map and verdict at once.
+
+    The page is for this machine alone, at an address that only this terminal shows. Ctrl-C ends it.
+    """
+    with loading():
+        import webbrowser
+
+        from mecheval.analysis import runs
+        from mecheval.explore.checkpoint import of_checkpoint
+        from mecheval.explore.server import Server
+        from mecheval.explore.session import Session
+        from mecheval.store import Store
+
+    if Path(run).is_dir():
+        session = of_checkpoint(run, task or "words", given_options(assignments, []), document, split)
+    else:
+        if task or assignments:
+            raise UserError("--task and --set are for checkpoints on disk; a run has its own task.")
+        trained = runs.load_run(Store(store).find(run), state)
+        session = Session(trained.lm, trained.task, *runs.document(trained, document, split), trained.config.title)
+    with Server(session, port) as server:
+        console.print(server.address, soft_wrap=True)
+        if browser:
+            webbrowser.open(server.address)
+        server.serve_forever()
 
 
 def _scores(folder: RunFolder, state: str, split: str) -> dict[str, Any] | None:

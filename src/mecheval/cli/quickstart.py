@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, loading, note, print_json, report_failures, stoppable
-from mecheval.cli.runs import StorePath
-from mecheval.cli.studies import Workers
+from mecheval.cli.app import app, aside, console, loading, note, print_json, report_failures, stoppable
+from mecheval.cli.options import AsJson, StorePath, Workers
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
 
@@ -45,7 +44,7 @@ def quickstart(
         from mecheval.studies.finding import finding
         from mecheval.studies.scales import quick
         from mecheval.sweep import Job, LocalEngine, sweep
-        from mecheval.sweep.board import board
+        from mecheval.sweep.board import Board
         from mecheval.training.progress import duration
 
         check_page(report)
@@ -53,7 +52,7 @@ def quickstart(
     note(PLAN.format(report=report))
     with stoppable():
         jobs = [Job(point.config, study.splits) for point in points]
-        swept = sweep(jobs, opened, LocalEngine(workers), board(aside, "quickstart", verdicts=True))
+        swept = sweep(jobs, opened, LocalEngine(workers), Board(aside, "quickstart", verdicts=True))
     report_failures(swept.failures)
     frame = study_table(study, points, opened).best().frame
     restored = restoring(opened, list(frame["run"]))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import AsJson, app, aside, console, line, lists, loading, print_json
-from mecheval.cli.runs import StorePath
+from mecheval.cli.app import app, aside, console, line, lists, loading, print_json
+from mecheval.cli.options import AsJson, StorePath
 from mecheval.store import DEFAULT_STORE, RESULTS, Store
 
 if TYPE_CHECKING:  # slow to import
@@ -36,7 +36,7 @@ def add(
 ) -> None:
     """Copy the tables of runs that ended, without weights, into the published results."""
     with loading():
-        from mecheval.analysis.pretrained import add_pretrained
+        from mecheval.analysis.weights import add_pretrained
         from mecheval.store.published import check_size, publish
         from mecheval.store.schema import WHOLE
 
@@ -46,24 +46,29 @@ def add(
     with aside.status("copying"):
         changed = sum(publish(folder, to) for folder in chosen)
         size = check_size(to)
-        offered = [] if not weights else chosen if runs else _best(opened)
+        offered = [] if not weights else chosen if runs else _best(opened, to)
         names = [add_pretrained(folder, to) for folder in offered]
     line(f"{changed} of {len(chosen)} runs are new or changed; {to} has {size / 1e6:.1f} MB of results.")
     if names:
         line(f"weights: {', '.join(names)}")
 
 
-def _best(store: Store) -> list[RunFolder]:
-    """For each mixer and width the run with the highest dev accuracy, over learning rates and seeds."""
+def _best(store: Store, results: Path) -> list[RunFolder]:
+    """For each mixer and width the run with the highest dev accuracy, over learning rates and seeds.
+
+    A published run counts, too, so that a worse one of this store never takes its place.
+    """
+    from mecheval.store.published import Published
     from mecheval.studies import STUDIES, best_rows, seeds_in, study_points, study_table
 
     found = []
+    known, own = Published(store.path, results), set(store.ids())
     studies, widths = OFFERED
     for study in (STUDIES[name] for name in studies):
-        points = study_points(study, "paper", seeds_in(study, "paper", store), {"d_model": widths})
-        frame = study_table(study, points, store).frame
+        points = study_points(study, "paper", seeds_in(study, "paper", known), {"d_model": widths})
+        frame = study_table(study, points, known).frame
         best = best_rows(frame[frame["status"] == "done"], ["mixer", "d_model"])
-        found += [store.folder(run) for run in best["run"]]
+        found += [store.folder(run) for run in best["run"] if run in own]
     return found
 
 
@@ -71,7 +76,7 @@ def _best(store: Store) -> list[RunFolder]:
 def list_pretrained(as_json: AsJson = False) -> None:
     """List trained models that come with the package, for `mecheval.load_pretrained`."""
     with loading():
-        from mecheval.analysis.pretrained import pretrained_files, pretrained_origin
+        from mecheval.analysis.weights import pretrained_files, pretrained_origin
         from mecheval.cli.show import plain_table
 
         rows = {row["run"]: row for row in Store(RESULTS).rows()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections import Counter
@@ -11,22 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import (
+from mecheval.cli.app import app, aside, console, line, loading, note, print_json
+from mecheval.cli.clean import clean_text, write
+from mecheval.cli.options import (
     ANY_OPTION,
     AsJson,
+    Csv,
+    Latex,
+    Markdown,
+    Run,
     Set,
-    app,
-    aside,
-    console,
+    State,
+    StorePath,
     from_to,
     given_options,
-    line,
-    loading,
-    note,
-    print_json,
-)  # fmt: skip
-from mecheval.cli.clean import clean_text, write
-from mecheval.cli.show.formats import Csv, Latex, Markdown, format_of, formatted
+)
+from mecheval.cli.show import format_of, formatted
 from mecheval.errors import UnknownName, UserError
 from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
@@ -44,16 +43,6 @@ STYLES = {"ok": "green", "unfinished": "yellow", "no checksums": "yellow", "dama
 """The style of each state that `mecheval verify` finds."""
 
 
-def _folder(path: Path) -> Path:
-    """Refuse a URL, which would become a strange folder."""
-    if re.match(r"[\w+]+:/", str(path)):
-        raise UserError(f"--store: this command needs a folder, not a URL (got {path}); see docs/how-to/cluster.md.")
-    return path
-
-
-StorePath = Annotated[Path, typer.Option("--store", callback=_folder, help="Folder of runs (or set MECHEVAL_STORE).")]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Run id or unique prefix.")]
-State = Annotated[str, typer.Option(help="Which weights: last, or best (on dev).")]
 MIXER_HELP = (
     "A mixer of `mecheval list mixers` (default: attention) or FILE.py:CLASS; or a mixer for each layer: "
     "mamba+attention (or mamba,attention), 3*mamba+attention."
@@ -201,6 +190,8 @@ def _check_reads(sql: str) -> None:
     except duckdb.Error:
         return  # the query itself says what is wrong
     reading = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
+    if len(kinds) > 1:
+        raise UserError(f"query: give one statement (got {len(kinds)}); only the last would be shown.")
     for kind in kinds:
         if kind not in reading:
             raise UserError(f"query only reads, and {kind.name} is no reading; begin with select, from or describe.")

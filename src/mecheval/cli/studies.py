@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mecheval.cli.app import (
-    AsJson,
-    app,
-    aside,
-    console,
-    from_to,
-    line,
-    lists,
-    loading,
-    note,
-    print_json,
-    report_failures,
-    stoppable,
-)  # fmt: skip
+from mecheval.cli.app import app, aside, console, line, lists, loading, note, print_json, report_failures, stoppable
 from mecheval.cli.clean import write
-from mecheval.cli.show.formats import Csv, Latex, Markdown, format_of, formatted
+from mecheval.cli.options import (
+    MOST_VALUES,
+    AsJson,
+    Csv,
+    Latex,
+    Markdown,
+    Scale,
+    Seeds,
+    StoreAddress,
+    Workers,
+    from_to,
+    rates_of,
+    split_values,
+)
+from mecheval.cli.show import format_of, formatted
 from mecheval.errors import UnknownName, UserError, shown
 from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
@@ -37,19 +38,11 @@ if TYPE_CHECKING:  # slow to import
 
     Plan = tuple[Study, list[Point]]
 
-MOST_SEEDS, MOST_WORKERS, MOST_CORES = 100, 1024, 10**6
-"""Most seeds, worker processes on this machine, and cores or GPUs for a run on a cluster."""
-MOST_VALUES = 100
-"""Most values of an axis, or learning rates, in an option."""
-
-Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; default: one per core.")]
-StoreAddress = Annotated[str, typer.Option("--store", help="Folder of runs, or a URL that fsspec opens.")]
-Scale = Annotated[str, typer.Option(help="laptop (minutes on two cores) or paper (the paper's exact settings).")]
+MOST_CORES = 10**6
+"""Most cores or GPUs for a run on a cluster."""
 Only = Annotated[
     list[str] | None, typer.Option(metavar="AXIS=VALUES", help="Only runs with these values: mixer=mamba,attention.")
 ]
-Seeds = Annotated[int, typer.Option(max=MOST_SEEDS, help="Number of runs of every setting, with seeds 0, 1, ...")]
-AllSeeds = Annotated[int | None, typer.Option("--seeds", max=MOST_SEEDS, help="As many seeds; default: all there are.")]
 ALL = "all"
 """The name that stands for all studies of the paper."""
 
@@ -66,7 +59,7 @@ def list_studies(
         from mecheval.store.store import snapshot_of
         from mecheval.studies import STUDIES, study_points
         from mecheval.sweep import Estimate, Job, merged
-        from mecheval.sweep.sweeping import done_in, rows_of
+        from mecheval.sweep.driver import done_in, rows_of
 
         grids = {
             study: merged(Job(point.config, study.splits) for point in study_points(study, scale, seeds))
@@ -97,6 +90,12 @@ def study(
     only: Only = None,
     seeds: Seeds = 1,
     lr: Annotated[str | None, typer.Option(help="Other learning rates, comma-separated.")] = None,
+    search: Annotated[
+        int | None,
+        typer.Option(min=2, max=MOST_VALUES, help="Learning rates to try per setting, by Optuna; in --lr LOW,HIGH."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu (default), cuda, cuda:1 or mps.")] = None,
+    track: Annotated[list[str] | None, typer.Option(help="tensorboard, wandb or wandb-offline.")] = None,
     engine: Annotated[str, typer.Option(help="local (worker processes), ray or slurm.")] = "local",
     workers: Workers = None,
     nice: Annotated[int | None, typer.Option(min=0, max=19, help="How much to lower the priority of workers.")] = None,
@@ -127,17 +126,22 @@ def study(
     with loading():
         from mecheval.store.guard import refuse_links
         from mecheval.store.location import check_writable, is_url, open_published, open_store
-        from mecheval.studies import PAPER, STUDIES, get_study, study_points
+        from mecheval.studies import PAPER, STUDIES, get_study, on_device, study_points
         from mecheval.sweep import Job, make_engine, sweep
-        from mecheval.sweep.board import board
+        from mecheval.sweep.board import Board
+        from mecheval.training.watch import tracker
 
         names = [word for word in words if "=" not in word]
         wanted = _wanted([*(only or []), *(word for word in words if "=" in word)])
-        studies = [STUDIES[name] for name in PAPER] if ALL in names else [get_study(name) for name in names]
+        studies = [get_study(name) for name in names if name != ALL]
+        studies = [STUDIES[name] for name in PAPER] if ALL in names else studies
         if not studies:
             raise UserError(f"name a study. Choices: {', '.join([*STUDIES, ALL])}.")
         rates = rates_of(lr)
-        plans = [(study, study_points(study, scale, seeds, wanted, rates)) for study in studies]
+        given_rates = () if search else rates
+        plans = [(study, study_points(study, scale, seeds, wanted, given_rates)) for study in studies]
+        if device is not None:
+            plans = [(study, [on_device(point, device) for point in points]) for study, points in plans]
         given = {"workers": workers, "nice": nice, "address": address, "cpus": cpus, "gpus": gpus,
                  "partition": partition, "minutes": minutes}  # fmt: skip
         given = {name: value for name, value in given.items() if value is not None}
@@ -145,6 +149,17 @@ def study(
         if is_url(store) and engine != "ray" and not status:
             raise UserError(f"a store behind a URL is for --engine ray; --engine {engine} needs a folder.")
         opened = open_store(store)
+        tracked = tuple(dict.fromkeys(track or ()))
+        if status and (search or tracked):
+            raise UserError(f"--status trains nothing; leave out --{'search' if search else 'track'}.")
+        if tracked and is_url(store):
+            raise UserError("--track writes below the store, which must be a folder.")
+        if device is not None and engine == "local" and not status:
+            from mecheval.training.state import check_device
+
+            check_device(device)  # before a worker fails with it; on a cluster, nodes may have what this machine lacks
+        for name in tracked:
+            tracker(name, opened.path)
     if status:
         _print_status(plans, open_published(store), workers, as_json)
         return
@@ -153,25 +168,51 @@ def study(
         if figures is None:
             refuse_links(pages, pages)
         check_writable(pages, "store" if figures is None else "folder of figures")
-        watchers = [board(aside, title, log=log) for title in _titles(plans, scale, engine)]
         workforce = make_engine(engine, given)
     failures, shown = 0, {}
-    for batch, watcher in zip(_batches(plans, engine), watchers, strict=True):
-        began = time.monotonic()
-        with stoppable():
-            jobs = [Job(point.config, study.splits) for study, points in batch for point in points]
-            swept = sweep(jobs, opened, workforce, watcher, address=store)
-        report_failures(swept.failures)
-        failures += len(swept.failures)
-        took = time.monotonic() - began if swept.worked_on else 0.0
+    for batch, title in zip(_batches(plans, engine), _titles(plans, scale, engine), strict=True):
+        began, worked_on = time.monotonic(), 0
+
+        def train(plans: Sequence[Plan], title: str = title) -> int:
+            """Bring the runs of these plans to their end; return how many failed."""
+            nonlocal worked_on
+            with stoppable():
+                jobs = [Job(point.config, study.splits, tracked) for study, points in plans for point in points]
+                swept = sweep(jobs, opened, workforce, Board(aside, title, log=log), address=store)
+            report_failures(swept.failures)
+            worked_on += swept.worked_on
+            return len(swept.failures)
+
+        if search:
+            batch = [(study, _searched(study, points, search, rates, train, opened)) for study, points in batch]
+        else:
+            failures += train(batch)
+        took = time.monotonic() - began if worked_on else 0.0
         for study, points in batch:
             shown[study.name] = _show(study, points, opened, pages, scale, took, kind)
     if as_json:
         print_json(shown)
+    _check_failures(failures)
+
+
+def _check_failures(failures: int) -> None:
     if failures:
         raise UserError(
             f"{failures} run{'s' * (failures > 1)} failed (see above); run the same command again to retry."
         )
+
+
+def _searched(
+    study: Study, points: Sequence[Point], tries: int, rates: Sequence[float], train: Callable[[Sequence[Plan]], int],
+    store: Store,
+) -> list[Point]:  # fmt: skip
+    """The runs of a study with learning rates that were searched for."""
+    from mecheval.studies.search import WINDOW, search
+
+    def each(some: list[Point]) -> None:
+        _check_failures(train([(study, some)]))  # what comes next depends on them
+
+    return search(points, tries, rates or WINDOW, each, store)
 
 
 def _batches(plans: Sequence[Plan], engine: str) -> list[Sequence[Plan]]:
@@ -211,10 +252,10 @@ def _show(
 ) -> list[dict[str, Any]]:
     """Draw a study's figures, and print its table as text of this kind, or return it as plain data for JSON."""
     from mecheval.cli.show import records
-    from mecheval.cli.show.studies import result_table
+    from mecheval.cli.show.studies import BELOW, result_table
     from mecheval.figures import save, study_charts
     from mecheval.store import writing
-    from mecheval.studies import study_table
+    from mecheval.studies import restoring, study_table
     from mecheval.training.progress import duration
 
     table = study_table(study, points, store)
@@ -232,7 +273,10 @@ def _show(
         write(formatted(best.frame if kind == "csv" else columns.rename(columns=titles), kind))
         return []
     console.print(f"\n{study.name}: {study.question}", markup=False, style="bold")
-    console.print(result_table(best))
+    restored = restoring(store, list(best.frame["run"]))
+    console.print(result_table(best, restored))
+    if len(restored):
+        note(BELOW)
     for sentence in [] if study.says is None else study.says(table):
         line(sentence)
     spent = f" · {duration(took)}" if took else ""
@@ -246,26 +290,8 @@ def _wanted(given: Sequence[str]) -> dict[str, list[Any]]:
         axis, equals, values = word.partition("=")
         if not equals or not values:
             raise UserError(f"--only takes AXIS=VALUE,VALUE (got {shown(word)}).")
-        wanted[axis.replace("-", "_")] = [parse_value(value) for value in _split("--only", values)]
+        wanted[axis.replace("-", "_")] = [parse_value(value) for value in split_values("--only", values)]
     return wanted
-
-
-def rates_of(given: str | None) -> list[float]:
-    """Learning rates from text such as `1e-3,3e-3`."""
-    rates = []
-    for text in _split("--lr", given) if given else []:
-        rate = parse_value(text)
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e18:
-            raise UserError(f"--lr takes positive numbers, comma-separated (got {shown(given)}).")
-        rates.append(float(rate))
-    return rates
-
-
-def _split(option: str, text: str) -> list[str]:
-    values = text.split(",")
-    if len(values) > MOST_VALUES:
-        raise UserError(f"{option} takes at most {MOST_VALUES} values (got {len(values):,}).")
-    return values
 
 
 def _check_engine(name: str, given: dict[str, Any]) -> None:
@@ -277,5 +303,5 @@ def _check_engine(name: str, given: dict[str, Any]) -> None:
     for option in given:
         if option not in ENGINES[name].options:
             there = ", ".join(f"--{each}" for each in ENGINES[name].options)
-            other = next(engine for engine, kind in ENGINES.items() if option in kind.options)
-            raise UserError(f"--{option} is for --engine {other}. Choices with --engine {name}: {there}.")
+            others = " or ".join(engine for engine, kind in ENGINES.items() if option in kind.options)
+            raise UserError(f"--{option} is for --engine {others}. Choices with --engine {name}: {there}.")

@@ -7,21 +7,9 @@ from typing import Annotated
 
 import typer
 
-from mecheval.cli.app import (
-    ANY_OPTION,
-    AsJson,
-    Set,
-    app,
-    aside,
-    console,
-    from_to,
-    given_options,
-    line,
-    lists,
-    loading,
-    print_json,
-)
+from mecheval.cli.app import app, aside, console, line, lists, loading, print_json
 from mecheval.cli.clean import complain
+from mecheval.cli.options import ANY_OPTION, AsJson, DocumentSeed, Preset, Set, Split, from_to, given_options
 from mecheval.errors import UserError
 
 
@@ -81,7 +69,6 @@ def list_sites(
         console.print(site_table(described))
 
 
-Preset = Annotated[str | None, typer.Option(help="A named set of options; default: the paper's.")]
 DRAWING = "drawing documents (the first time, this compiles the sampler)"
 STATISTICS_FROM, STATISTICS_TOKENS = 1000, 1 << 24
 """Documents that the statistics are about, unless these would have more tokens than the second number."""
@@ -95,8 +82,8 @@ def sample(
     task_name: Annotated[str, typer.Argument(metavar="TASK", help="A task of `mecheval list tasks`.")],
     n: Annotated[int, typer.Option("-n", help="Number of documents to show.")] = 3,
     preset: Preset = None,
-    split: Annotated[str, typer.Option(help="train, dev or test.")] = "train",
-    seed: Annotated[int, typer.Option(help="Seed of the documents.")] = 0,
+    split: Split = "train",
+    seed: DocumentSeed = 0,
     tree: Annotated[bool, typer.Option("--tree", help="Draw each document's derivation.")] = False,
     assignments: Set = None,
     as_json: AsJson = False,

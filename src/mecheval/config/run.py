@@ -13,17 +13,7 @@ from mecheval.config.sections import MOST, Data, Evaluate, Machine, Model, Optim
 from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError, parse_options, shown
 from mecheval.machine import check_fits
-from mecheval.mixers import MIXERS, check_options, options_of, usual_positions
-from mecheval.mixers.pattern import (
-    as_pattern,
-    fill,
-    is_pattern,
-    mixers_of,
-    option_names,
-    pattern_name,
-    read_pattern,
-    split_options,
-)
+from mecheval.mixers import MIXERS, check_options, options_of, pattern, usual_positions
 from mecheval.plain import dump_yaml, load_yaml
 from mecheval.tasks import TASKS, Task, build_task
 
@@ -74,9 +64,9 @@ class RunConfig:
         data = {name: _mapping(name, given.get(name, {})) for name in cls.sections}
         model = parse_options(Model, "model", data["model"])
         mixer = _named("mixer", given["mixer"])
-        if is_pattern(mixer.name):
-            layers = fill(read_pattern(mixer.name), data["model"].get("n_layers"))
-            mixer = Named(pattern_name(layers), mixer.options)
+        if pattern.is_pattern(mixer.name):
+            layers = pattern.fill(pattern.read_pattern(mixer.name), data["model"].get("n_layers"))
+            mixer = Named(pattern.pattern_name(layers), mixer.options)
             model = model.model_copy(update={"n_layers": len(layers)})
         task = _task(given["task"])
         return cls(
@@ -102,7 +92,7 @@ class RunConfig:
         return {"task": self.task.data(), "mixer": self.mixer.data(), **read, "seed": self.seed}
 
     def to_yaml(self) -> str:
-        """The same as YAML."""
+        """The config as YAML."""
         return dump_yaml(self.to_dict())
 
     @cached_property
@@ -112,12 +102,11 @@ class RunConfig:
 
     @property
     def title(self) -> str:
-        """What sets this run apart, for people."""
+        """A title for people: ar · mamba · d 64 · lr 0.003 · seed 0."""
         parts = (self.task.name, self.mixer.name, f"d {self.model.d_model}", f"lr {self.optimiser.lr:g}")
         return " · ".join((*parts, f"seed {self.seed}"))
 
     def build_task(self) -> Task:
-        """The task."""
         return build_task(self.task.name, **self.task.options)
 
     def build_lm(self, task: Task | None = None) -> LM:
@@ -175,7 +164,7 @@ def _named(kind: str, given: Any) -> Named:
     """`ar`, or {name: ar, pairs: 8}; the layers of a hybrid are a pattern, or a list."""
     options = {"name": given} if isinstance(given, str | list) else _mapping(kind, given)
     name = options.pop("name", None)
-    name = as_pattern(name) if kind == "mixer" else name
+    name = pattern.as_pattern(name) if kind == "mixer" else name
     if not isinstance(name, str):
         raise UserError(f"{kind}.name is missing. Choices: {', '.join(_registry(kind).names())}.")
     return Named(name, options)
@@ -199,8 +188,8 @@ def _longest(task: type[Task], name: str, options: str) -> int:
 
 def _mixer(named: Named, model: Model, longest: int) -> Named:
     """The mixer with all of its options; those of a hybrid have the name of their mixer before them: mamba.d_conv."""
-    kinds = mixers_of(named.name)
-    given = split_options({kind: option_names(kind) for kind in kinds}, named.options)
+    kinds = pattern.mixers_of(named.name)
+    given = pattern.split_options({kind: pattern.option_names(kind) for kind in kinds}, named.options)
     found = {kind: _with_options(kind, given[kind], model, longest) for kind in kinds}
     if len(kinds) == 1:
         return Named(named.name, found[kinds[0]])
@@ -222,7 +211,7 @@ def _with_options(name: str, given: Mapping[str, Any], model: Model, longest: in
 
 def _usual(mixer: str) -> str:
     """The position embeddings that a model is used with: learned if one of its mixers is."""
-    usual = {usual_positions(kind) for kind in mixers_of(mixer)}
+    usual = {usual_positions(kind) for kind in pattern.mixers_of(mixer)}
     return "learned" if "learned" in usual else "none"
 
 

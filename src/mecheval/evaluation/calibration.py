@@ -29,7 +29,7 @@ from mecheval.evaluation.known import GUESSERS, MECHANISMS, Known
 from mecheval.intervene import interchange, verdict
 from mecheval.intervene.grid import likelihood
 from mecheval.intervene.intervals import mean_interval
-from mecheval.intervene.mechanism import Finding, Rule
+from mecheval.intervene.mechanism import NO_NAME, Finding, Rule
 from mecheval.mixers import BUILT_IN
 from mecheval.model import LM
 from mecheval.model.handmade import handmade
@@ -49,11 +49,11 @@ NOISES: dict[str, tuple[float, ...]] = {
 DOCUMENTS = (16, 64, 256)
 """Documents on which a model is judged, by default."""
 LEAST = Rule().documents
-"""Fewer documents have no verdict."""
+"""The fewest documents that have a verdict."""
 MODELS = 30
 """Models of a kind that are judged at each number of documents by default."""
 MOST_MODELS, MOST_DOCUMENTS = 100_000, 10_000
-"""Far more than anyone has time for."""
+"""The most models of a kind, and the most documents, that can be asked for."""
 RECALLS = 0.9
 """The likelihood of the answer from which a hand-set model counts as one that still recalls."""
 TRIED = 256
@@ -62,8 +62,6 @@ PAIRS = (2, 4, 8)
 """Pairs in a document for the models of kind `chance`."""
 FEW, SURELY_LESS = 200, 0.85
 """Resamples that are tried first. More decide only where more than this share of them agree, but not all."""
-NO_NAME = ("not_learnt", "undetermined")
-"""Labels that name no mechanism."""
 POOL = 200
 """Most models of kind `shuffled` that are trained; of more, some are judged on several samples of documents."""
 STEPS, BATCH, LEARNING_RATE, WIDTH = 150, 32, 3e-3, 32

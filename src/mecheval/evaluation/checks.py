@@ -61,7 +61,7 @@ class Probe:
                 weight.copy_(before[name])
 
     def check_output(self, x: Tensor, training: bool) -> None:
-        """A tensor like the input, of finite numbers."""
+        """The output is a tensor like the input, and its numbers are finite."""
         with torch.no_grad():
             y = self.run(x, training)
         if isinstance(y, tuple | list):
@@ -149,7 +149,7 @@ def check_each_alone(name: str, what: str, run: Callable[[Tensor], Tensor], x: T
 
 
 def is_close(a: Tensor, b: Tensor) -> bool:
-    """Up to rounding."""
+    """Whether two tensors are equal up to rounding."""
     return float((a - b).abs().max()) <= tolerance(b)
 
 
@@ -210,7 +210,7 @@ def check_mixer(cls: type[nn.Module], options: Mapping[str, Any], d_model: int, 
 
 
 def check_class(cls: type[nn.Module], options: Mapping[str, Any]) -> None:
-    """What shows without building it."""
+    """Raise an error for what is wrong with a class, as far as that shows before it is built."""
     name = cls.__name__
     if cls.forward is nn.Module.forward:
         raise UserError(f"{name} has no forward; write `def forward(self, x)` with x (B, L, D) -> (B, L, D).")
@@ -279,7 +279,7 @@ def _check_output(probe: Probe, length: int, d_model: int) -> None:
 
 
 def _check_gradients(probe: Probe, length: int, d_model: int) -> list[str]:
-    """Finite where there are any; a mixer without parameters is fine, one whose parameters get none is odd."""
+    """Gradients are finite. A mixer without parameters is fine; parameters without a gradient deserve a warning."""
     x = probe.draw(BATCH, length, d_model).requires_grad_()
     y = probe.run(x, training=True)
     weights = {name: weight for name, weight in probe.mixer.named_parameters() if weight.requires_grad}

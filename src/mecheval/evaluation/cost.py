@@ -15,8 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mecheval.errors import UserError
-from mecheval.files import write_atomic
+from mecheval.files import write_output
 from mecheval.machine import environment, machine_memory
 from mecheval.mixers.options import BUILT_IN, MAX_LENGTH, MIXERS
 from mecheval.paper.estimates import student
@@ -96,10 +98,7 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
 def _keep(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     import pandas as pd
 
-    try:
-        write_atomic(path, pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(index=False))
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}.") from None
+    write_output(path, pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(index=False))
 
 
 def _cell(mixer: str, length: int, d_model: int, memory: int, seconds: float) -> dict[str, Any]:
@@ -128,13 +127,9 @@ def exponent(lengths: Sequence[float], values: Sequence[float]) -> tuple[float, 
     n = len(lengths)
     if n < 3:
         return None
-    x, y = [math.log(length) for length in lengths], [math.log(value) for value in values]
-    mean_x, mean_y = sum(x) / n, sum(y) / n
-    spread = sum((each - mean_x) ** 2 for each in x)
-    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
-    rest = sum((b - mean_y - slope * (a - mean_x)) ** 2 for a, b in zip(x, y, strict=True))
-    half = student(0.95, n - 2) * math.sqrt(rest / (n - 2) / spread)
-    return slope, slope - half, slope + half
+    (slope, _), covariance = np.polyfit(np.log(lengths), np.log(values), 1, cov=True)
+    half = student(0.95, n - 2) * math.sqrt(covariance[0, 0])
+    return float(slope), float(slope - half), float(slope + half)
 
 
 def exponents(frame: pd.DataFrame) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from mecheval.store import DEFAULT_STORE, Store
 from mecheval.studies import SCALES, Study, get_study, study_table, with_seed
 from mecheval.studies.scales import QUICK, RATES, at_block_1, at_scale, one_width, preferred, runs
 from mecheval.sweep import Engine, HereEngine, Job, LocalEngine, Point, Stopped, sweep
-from mecheval.sweep.board import board
+from mecheval.sweep.board import Board
 from mecheval.tasks import TASKS, Task
 
 if TYPE_CHECKING:  # slow to import
@@ -38,7 +38,7 @@ FIXED = {
     "layer": "it is the number of the block",
     "lr": "learning rates are given apart (--lr, lr=)",
     "seed": "seeds are given apart (--seeds, seeds=)",
-    "name": "a config calls the mixer's name so",
+    "name": "in a config, this is the name of the mixer",
     "mixer": "the mixer is what is evaluated",
     "task": "the task is given apart (--task, task=)",
     "preset": "the scale is given apart (--scale, scale=)",
@@ -58,11 +58,9 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """For people."""
         return f"{self.name} on {self.study.name} ({self.scale})"
 
     def jobs(self, points: Sequence[Point]) -> list[Job]:
-        """What an engine works on."""
         return [Job(point.config, self.study.splits) for point in points]
 
 
@@ -119,7 +117,7 @@ def split_options(
 
 
 def _plain(cls: type[nn.Module], option: str, value: Any) -> Any:
-    """As it is after it was written to a file: a run is named by its options."""
+    """The value as it is read back from a file, because the options are part of the run's id."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError):
@@ -136,18 +134,10 @@ DOCUMENTS = 4
 
 
 def evaluate_mixer(
-    mixer: type[nn.Module],
-    task: str | Task = "ar",
-    *,
-    scale: str = "laptop",
-    options: Mapping[str, Any] | None = None,
-    seeds: int = 1,
-    lr: float | Sequence[float] = (),
-    compare: bool = True,
-    store: str | Path = DEFAULT_STORE,
-    report: str | Path | None = None,
-    workers: int | None = None,
-) -> Evaluation:
+    mixer: type[nn.Module], task: str | Task = "ar", *, scale: str = "laptop", options: Mapping[str, Any] | None = None,
+    seeds: int = 1, lr: float | Sequence[float] = (), compare: bool = True, store: str | Path = DEFAULT_STORE,
+    report: str | Path | None = None, workers: int | None = None,
+) -> Evaluation:  # fmt: skip
     """Train a mixer's runs in this process, those that it is compared with in workers; see `evaluate`."""
     if isinstance(task, Task):
         given = {f"task.{option}": value for option, value in task.options.model_dump(mode="json").items()}
@@ -184,13 +174,13 @@ def prepare(
 
 
 def train(plan: Plan, store: Store, engines: Sequence[Engine], console: Console) -> None:
-    """Do what is missing of a plan's runs: all with one engine, or the own with the first, the others with the last."""
+    """Do what is missing of a plan: all runs with one engine, or the custom mixer's with the first of two."""
     parts = [plan.own + plan.others] if len(engines) == 1 else [plan.own, plan.others]
     mine = {point.config.id for point in plan.own}
     for engine, points in zip(engines, parts, strict=True):
         if not points:
             continue
-        swept = sweep(plan.jobs(points), store, engine, board(console, plan.title))
+        swept = sweep(plan.jobs(points), store, engine, Board(console, plan.title))
         for failure in swept.failures:
             if failure.run in mine:
                 raise UserError(f"{failure.title} failed: {failure.message}")
@@ -211,7 +201,7 @@ def collect(plan: Plan, store: Store, warnings: Sequence[str], report: str | Pat
 
 
 def _check_in_models(cls: type[nn.Module], configs: Sequence[RunConfig]) -> None:
-    """A language model of each width around the mixer, and interventions at all sites of the first."""
+    """Build a language model of each width around the mixer, and intervene at all sites of the first."""
     task = configs[0].build_task()
     clean = task.sample(DOCUMENTS, "test")
     try:
@@ -226,7 +216,7 @@ def _check_in_models(cls: type[nn.Module], configs: Sequence[RunConfig]) -> None
 
 
 def _effects(store: Store, run: str) -> pd.DataFrame:
-    """Again, with the documents that intervals need; the numbers are those in the store."""
+    """Measure the effects of a run again, with each document, for the intervals; the numbers are those in the store."""
     trained = load_run(store.folder(run))
     with alone(trained.config.machine.threads):
         return interchange(trained.lm, *documents(trained.task, trained.config, "test"))

@@ -17,7 +17,6 @@ class Known(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The recipe with its options."""
         return " ".join([self.recipe, *(f"{name}={value}".replace(" ", "") for name, value in self.options.items())])
 
     def agrees(self, found: Finding) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -64,8 +64,9 @@ def sites_of(
     ends = [site for pair in zip(inputs, outputs, strict=True) for site in pair]
     inside = [*(f"{path}.output" for path in mixers), *(extra or [])]
     every = [*ends, *(_inside(name, chosen) for name in inside)]
-    found = depths_of([*every, *inside_layers(model, chosen, tokens)])
-    return Sites(tuple(dict.fromkeys(every)), tuple(inputs), found)
+    depths = depths_of([*every, *inside_layers(model, chosen, tokens)])
+    depths = replace(depths, ends=(inputs[0], outputs[-1]))  # what comes before and after the layers is not known
+    return Sites(tuple(dict.fromkeys(every)), tuple(inputs), depths)
 
 
 def inside_layers(model: nn.Module, layers: Sequence[str], tokens: Tensor) -> list[Site]:

@@ -16,6 +16,8 @@ from mecheval.types import MISSING
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
+    from mecheval.figures import Chart
+
 ROLES = ("key", "value", "query")
 COLUMNS = ("mixer", "verdict", "d", "accuracy", "likelihood", *(f"restored_{role}" for role in ROLES), "agreement")
 """accuracy and likelihood are on test; restored: likelihood with the clean input of block 1 at that role."""
@@ -46,11 +48,16 @@ class Evaluation:
             found += [f"Verdict: {self.verdict.finding}", *(f"- {sentence}" for sentence in self.verdict.evidence)]
         return [*found, *([f"Report: {self.report}"] if self.report else [])]
 
+    def plot(self, title: str = "") -> Chart:
+        """The map of the effects, with several seeds of their means; notebooks show it, `.save(path)` writes it."""
+        from mecheval.figures import heatmap
+
+        return heatmap(mean_over_seeds(self.effects), title or self.title)
+
     def __str__(self) -> str:
         return "\n".join([self.title, "", *_aligned([HEADS, *self.cells()]), "", *self.lines()])
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         head = "".join(f"<th>{html.escape(name)}</th>" for name in HEADS)
         rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.cells())
         body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -76,6 +83,15 @@ def summarised(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
+def mean_over_seeds(effects: pd.DataFrame) -> pd.DataFrame:
+    """Effects that a map can show: one row for each intervention, the mean where there are several seeds."""
+    if "seed" not in effects:
+        return effects
+    names = ["site", "block", "part", "kind", "role", "corruption", "direction"]
+    numbers = effects.drop(columns=[*names, "seed"]).columns
+    return effects.groupby(names, sort=False, as_index=False, dropna=False)[list(numbers)].mean()
+
+
 def _cells(row: dict[str, Any], own: bool) -> list[str]:
     cells = [f"{MARK if own else '  '}{row['mixer']}"]
     for name in COLUMNS[1:]:
@@ -97,7 +113,6 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def write_page(result: Evaluation, path: Path) -> None:
     """Write a page about an evaluation, with the face of a report, atomically."""
-    from mecheval.figures import heatmap
     from mecheval.report.page import EVALUATION, page, page_spec
 
     data = {
@@ -105,8 +120,6 @@ def write_page(result: Evaluation, path: Path) -> None:
         "heads": HEADS, "rows": result.cells(), "own": [mixer == result.name for mixer in result.table["mixer"]],
         "lines": [line.removeprefix("- ") for line in result.lines() if not line.startswith(("Verdict", "Report"))],
     }  # fmt: skip
-    text = page(
-        result.title, data, [page_spec(heatmap(result.effects, "Restored shares by site and role"))], EVALUATION
-    )
+    text = page(result.title, data, [page_spec(result.plot("Restored shares by site and role"))], EVALUATION)
     with writing(path):
         write_atomic(path, text)

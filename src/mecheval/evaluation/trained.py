@@ -1,10 +1,14 @@
-"""Evaluate a model that was trained elsewhere: any torch module from tokens to logits."""
+"""Evaluate a model that was trained elsewhere: any torch module from tokens to logits, or a checkpoint on disk.
+
+Checkpoints are those of Hugging Face transformers. Nothing is fetched, and no pickle is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +19,6 @@ from mecheval.analysis import judged_on, measure, score
 from mecheval.config import RunConfig
 from mecheval.custom import said
 from mecheval.errors import UserError
-from mecheval.evaluation.checkpoint import checkpoint_task, load_checkpoint
 from mecheval.evaluation.checks import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import check_sites, sites_of
 from mecheval.evaluation.result import COLUMNS, Evaluation, summarised, write_page
@@ -27,31 +30,23 @@ from mecheval.store import DEFAULT_STORE, Store
 from mecheval.studies import STUDIES, best_rows, study_table
 from mecheval.studies.scales import MIXERS, at_block_1
 from mecheval.sweep import Point
-from mecheval.sweep.sweeping import rows_of
-from mecheval.tasks import Task, build_task
+from mecheval.sweep.driver import rows_of
+from mecheval.tasks import TASKS, Task, build_task
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FEW = 5
 """Documents of the checks."""
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+"""Files that could run code when they are loaded."""
 
 
 def evaluate_model(
-    model: nn.Module | str | Path,
-    task: str | Task = "ar",
-    *,
-    layers: Sequence[str] | None = None,
-    mixers: Sequence[str] = (),
-    sites: Sequence[str] | None = None,
-    n: int = 320,
-    split: str = "test",
-    seed: int = 0,
-    name: str | None = None,
-    compare: bool = True,
-    store: str | Path = DEFAULT_STORE,
-    report: str | Path | None = None,
-) -> Evaluation:
+    model: nn.Module | str | Path, task: str | Task = "ar", *, layers: Sequence[str] | None = None,
+    mixers: Sequence[str] = (), sites: Sequence[str] | None = None, n: int = 320, split: str = "test", seed: int = 0,
+    name: str | None = None, compare: bool = True, store: str | Path = DEFAULT_STORE, report: str | Path | None = None,
+) -> Evaluation:  # fmt: skip
     """Intervene on a model as it is; nothing is trained. See `evaluate`."""
     written = None if report is None else check_page(report)
     made = task
@@ -183,3 +178,57 @@ def _as_they_are(task: Task, store: Store) -> list[RunConfig]:
         if config.id == row["run"]:
             found.append(config)
     return found
+
+
+def load_checkpoint(path: str | Path) -> nn.Module:
+    """The language model in a folder that `save_pretrained` wrote, in single precision and evaluation mode."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; a checkpoint is a folder with config.json and *.safetensors.")
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder} is no Hugging Face checkpoint: it has no config.json.")
+    if not any(folder.glob("*.safetensors")):
+        pickled = sorted(file.name for kind in PICKLES for file in folder.glob(kind))
+        has = f"only pickles ({', '.join(pickled[:3])}), which are not read" if pickled else "no weights"
+        raise UserError(f"{folder} has {has}; save the model again with save_pretrained, as safetensors.")
+    try:
+        transformers: Any = import_module("transformers")
+    except ImportError:
+        raise UserError("checkpoints need transformers: pip install 'mecheval[hf]'.") from None
+    with _quietly():
+        try:
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
+                output_loading_info=True,
+            )  # fmt: skip
+        except Exception as error:  # whatever a library says of a damaged or unknown checkpoint is the user's to know
+            raise UserError(f"cannot load {folder}: {' '.join(str(error).split())[:300]}") from None
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise UserError(f"{folder} is no whole language model: it has no weights for {', '.join(missing[:3])}.")
+    model.config.use_cache = False  # an answer depends on its document alone
+    loaded: nn.Module = model.eval()
+    return loaded
+
+
+def checkpoint_task(path: str | Path, task: str, options: Mapping[str, Any] | None = None) -> Task:
+    """A task by its name; one that reads text (it has an option `tokenizer`) with the checkpoint's own tokenizer."""
+    given = dict(options or {})
+    if "tokenizer" in TASKS.get(task).Options.model_fields:
+        given.setdefault("tokenizer", str(path))
+    return build_task(task, **given)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Inside, transformers prints neither progress nor warnings; afterwards it does so as before."""
+    logging: Any = import_module("transformers.utils.logging")
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -8,14 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
 from mecheval.errors import UserError
 from mecheval.figures.heatmap import arranged
-from mecheval.intervene import Intervention, Take, capture, default_sites, interchange, patch
+from mecheval.intervene import Depths, Intervention, Take, capture, default_sites, interchange, patch
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.evidence import finding_in
 from mecheval.intervene.explain import likeliest
 from mecheval.model import LM
+from mecheval.sites import Site
 from mecheval.tasks import Task
 from mecheval.types import Batch, in_order
 
@@ -26,6 +28,8 @@ TOP = 5
 """How many answers are listed, besides the right one."""
 DIRECTIONS = ("restore", "destroy")
 MOST_PATCHES = 1000
+MOST_LISTED = 5000
+"""Symbols that the page suggests; of a larger vocabulary it takes any, and suggests none."""
 
 
 class Asked(NamedTuple):
@@ -53,14 +57,20 @@ class Asked(NamedTuple):
 
 
 class Session:
-    """A model and one document, clean and corrupted; roles stay where they are while tokens change."""
+    """A model and one document, clean and corrupted; roles stay where they are while tokens change.
 
-    def __init__(self, lm: LM, task: Task, clean: Batch, corrupted: Batch, title: str) -> None:
-        self.lm, self.task, self.title = lm.eval(), task, title
+    Of a module that is not an `LM`, say which `sites` the map has, and which ones decide on the mechanism (`depths`).
+    """
+
+    def __init__(
+        self, model: nn.Module, task: Task, clean: Batch, corrupted: Batch, title: str,
+        sites: Sequence[Site] | None = None, depths: Depths | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.task, self.title, self.depths = model.eval(), task, title, depths
         self.clean, self.corrupted = clean, corrupted
         self.length = int(clean.predict_at[0, 0]) + 1
         self.tokens = {task.symbol(token): token for token in range(task.vocab_size)}
-        self.sites = [site for site in default_sites(lm) if site.kind != "inside"]
+        self.sites = sites or [site for site in default_sites(model) if site.kind != "inside"]
         self.roles = in_order(clean.roles)
 
     def start(self) -> dict[str, Any]:
@@ -70,7 +80,8 @@ class Session:
             for name, batch in (("clean", self.clean), ("corrupted", self.corrupted))
         }
         where = {role: at[0].flatten().tolist() for role, at in self.clean.roles.items()}
-        return {"title": self.title, "symbols": list(self.tokens), "roles": where, **words}
+        symbols = list(self.tokens) if len(self.tokens) <= MOST_LISTED else []
+        return {"title": self.title, "symbols": symbols, "roles": where, **words}
 
     def answer(self, asked: Asked) -> dict[str, Any]:
         """Answers to clean, corrupted and patched documents, the map of one patch at a time, and the verdict."""
@@ -78,11 +89,15 @@ class Session:
         corrupted = replace(corrupted, answers=clean.answers, targets=clean.targets)
         source, base = (clean, corrupted) if asked.direction == "restore" else (corrupted, clean)
         cells = [(site, role) for site, role in asked.patches if role in self.roles]
-        values = capture(self.lm, source, list(dict.fromkeys(site for site, _ in cells)), self.roles) if cells else {}
+        values = (
+            capture(self.model, source, list(dict.fromkeys(site for site, _ in cells)), self.roles) if cells else {}
+        )
         edits = [Intervention(site, role, Take(values[site][role])) for site, role in cells]
-        with patch(self.lm, edits, base):
+        with patch(self.model, edits, base):
             patched = self._likeliest(base)
-        effects = interchange(self.lm, clean, corrupted, self.sites, self.roles, direction=asked.direction)
+        effects = interchange(
+            self.model, clean, corrupted, self.sites, self.roles, direction=asked.direction, depths=self.depths
+        )
         return {
             "answers": {
                 "clean": self._likeliest(clean), "corrupted": self._likeliest(corrupted), "patched": patched,
@@ -108,7 +123,8 @@ class Session:
 
     def _likeliest(self, batch: Batch) -> list[tuple[str, float, bool]]:
         with torch.no_grad():
-            logits = self.lm(batch.tokens[:, : self.length], at=batch.predict_at[:, 0])[0]
+            tokens, at = batch.tokens[:, : self.length], batch.predict_at[:, 0]
+            logits = self.model(tokens, at=at)[0] if isinstance(self.model, LM) else self.model(tokens)[0, at[0]]
         return [(each.symbol, each.p, each.right) for each in likeliest(self.task, logits, int(batch.answers[0]), TOP)]
 
 

@@ -9,21 +9,22 @@ from mecheval.errors import UnknownName, UserError
 from mecheval.figures.calibration import calibration
 from mecheval.figures.capacity import capacity
 from mecheval.figures.convergence import convergence
-from mecheval.figures.faithfulness import faithfulness
 from mecheval.figures.heatmap import heatmap
-from mecheval.figures.inside import inside
-from mecheval.figures.lines import curves
+from mecheval.figures.html import html
+from mecheval.figures.lines import curves, faithfulness
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
+from mecheval.figures.reads import inside
+from mecheval.figures.shares import shares
 from mecheval.figures.states import states
 from mecheval.figures.vegalite import SCALE, Chart
-from mecheval.files import write_atomic
+from mecheval.files import write_output
 from mecheval.store import Store
 from mecheval.store.store import snapshot_of
 from mecheval.studies import StudyTable
 
 __all__ = [
     "SCALE", "Chart", "accuracy", "calibration", "capacity", "check_suffix", "convergence", "curves", "depth",
-    "draw", "faithfulness", "heatmap", "holdout", "inside", "panels", "save", "states", "study_charts",
+    "draw", "faithfulness", "heatmap", "holdout", "inside", "panels", "save", "shares", "states", "study_charts",
 ]  # fmt: skip
 
 FIGURES = {
@@ -31,11 +32,13 @@ FIGURES = {
     "inside": inside, "panels": panels,
 }  # fmt: skip
 """The figures that a study can name."""
-SUFFIXES = (".json", ".pdf", ".png", ".svg")
+SUFFIXES = (".html", ".json", ".pdf", ".png", ".svg")
 
 
 def draw(table: StudyTable, title: str) -> Chart:
     """The figure of a study."""
+    if table.frame.empty:
+        raise UserError("there are no runs to show.")
     wanted = table.study.draw
     if not isinstance(wanted, str):
         chart: Chart = wanted(table, title)
@@ -66,12 +69,9 @@ def check_suffix(path: str | Path) -> str:
 
 
 def save(chart: Chart, path: str | Path) -> None:
-    """Write a chart as .png, .svg, .pdf or .json (its Vega-Lite specification); the write is atomic."""
+    """Write a chart as .png, .svg, .pdf, .html or .json (its Vega-Lite specification); the write is atomic."""
     made: dict[str, Callable[[], str | bytes]] = {
-        ".pdf": chart.pdf, ".png": chart.png, ".svg": chart.svg, ".json": lambda: chart.to_json() + "\n",
+        ".html": lambda: html(chart), ".json": lambda: chart.to_json() + "\n", ".pdf": chart.pdf, ".png": chart.png,
+        ".svg": chart.svg,
     }  # fmt: skip
-    content = made[check_suffix(path)]()
-    try:
-        write_atomic(path, content)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}.") from None
+    write_output(path, made[check_suffix(path)]())

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.figures.vegalite import (
-    GAP,
-    GREY,
-    PERCENT,
-    SHAPES,
-    Chart,
-    Spec,
-    beside,
-    field,
-    finish,
-    heading,
-    layer,
-    panel,
-    shades,
-)
+from mecheval.figures import vegalite as vl
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -36,7 +22,7 @@ STEP, HEIGHT, NARROW = 62, 150, 130
 """Pixels of a level of noise across, of a panel down, and of the narrowest panel."""
 
 
-def calibration(frame: pd.DataFrame, title: str = TITLE) -> Chart:
+def calibration(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:
     """The rates of `mecheval.evaluation.calibration.counted`, with their 95 % intervals."""
     shown = frame[frame["counted"] > 0]
     if shown.empty:
@@ -48,29 +34,29 @@ def calibration(frame: pd.DataFrame, title: str = TITLE) -> Chart:
         "Share of right verdicts with its 95 % interval, by the noise on the weights. Hand-set models count as long as "
         f"they recall with a likelihood of at least 0.9. Dashed: {100 * GOAL:.0f} %."
     ]
-    pixels = sum(each["width"] + GAP for each in panels) + 120
-    return finish(beside(panels, GAP), title, notes, pixels, describe(shown, title))
+    pixels = sum(each["width"] + vl.GAP for each in panels) + 120
+    return vl.finish(vl.beside(panels, vl.GAP), title, notes, pixels, describe(shown, title))
 
 
-def _panel(part: pd.DataFrame, kind: str, sizes: list[int], *, first: bool) -> Spec:
+def _panel(part: pd.DataFrame, kind: str, sizes: list[int], *, first: bool) -> vl.Spec:
     rows = json.loads(part.assign(noise=[f"{x:g}" for x in part["noise"]]).to_json(orient="records"))
     levels = [f"{x:g}" for x in sorted(part["noise"].unique())]
     width = max(NARROW, STEP * len(levels))
-    colour = field("documents:O", scale={"domain": sizes, "range": shades(len(sizes))}, title="documents")
-    shape = field("documents:O", scale={"domain": sizes, "range": list(SHAPES[: len(sizes)])}, title="documents")
-    axis = {**PERCENT, "labels": first, "title": "right, %" if first else None}
+    colour = vl.field("documents:O", scale={"domain": sizes, "range": vl.shades(len(sizes))}, title="documents")
+    shape = vl.field("documents:O", scale={"domain": sizes, "range": list(vl.SHAPES[: len(sizes)])}, title="documents")
+    axis = {**vl.PERCENT, "labels": first, "title": "right, %" if first else None}
     shared = {
-        "x": field("noise:O", sort=levels, title="noise", axis={"labelAngle": 0}),
-        "xOffset": field("documents:O", sort=sizes),
+        "x": vl.field("noise:O", sort=levels, title="noise", axis={"labelAngle": 0}),
+        "xOffset": vl.field("documents:O", sort=sizes),
         "color": colour,
-        "tooltip": [field(f"{name}:N") for name in ("kind", "noise", "documents", "counted", "right", "labels")],
+        "tooltip": [vl.field(f"{name}:N") for name in ("kind", "noise", "documents", "counted", "right", "labels")],
     }
-    scale = {"domain": [0, 1]}
-    spans = layer("rule", {**shared, "y": field("low:Q", scale=scale, axis=axis), "y2": {"field": "high"}}, size=2)
-    points = layer("point", {**shared, "y": field("rate:Q", scale=scale, axis=axis), "shape": shape},
-                   filled=True, size=55, opacity=1)  # fmt: skip
-    goal = layer("rule", {"y": {"datum": GOAL}}, strokeDash=[4, 3], stroke=GREY)
-    return panel([goal, spans, points], width, HEIGHT, rows, title=heading(TITLES[kind], width))
+    up: dict[str, Any] = {"scale": {"domain": [0, 1]}, "axis": axis}
+    spans = vl.layer("rule", {**shared, "y": vl.field("low:Q", **up), "y2": {"field": "high"}}, size=2)
+    dots = {**shared, "y": vl.field("rate:Q", **up), "shape": shape}
+    points = vl.layer("point", dots, filled=True, size=55, opacity=1)
+    goal = vl.layer("rule", {"y": {"datum": GOAL}}, strokeDash=[4, 3], stroke=vl.GREY)
+    return vl.panel([goal, spans, points], width, HEIGHT, rows, title=vl.heading(TITLES[kind], width))
 
 
 def describe(shown: pd.DataFrame, title: str) -> str:

@@ -63,7 +63,6 @@ class Canvas:
     _strokes: int = 0
 
     def line(self, points: Sequence[Point], colour: str = PALE, width: float = 1.0, what: str = "line") -> None:
-        """A line through these points."""
         rows = [{"x": x, "y": y, "order": i} for i, (x, y) in enumerate(points)]
         self.lines += [row | {"stroke": self._strokes, "colour": colour, "width": width, "what": what} for row in rows]
         self._strokes += 1
@@ -98,7 +97,6 @@ class Canvas:
         self, x: float, y: float, text: str, *, align: Align = "left", colour: str = INK, size: float = SIZE,
         bold: bool = False, mono: bool = False, what: str = "text",
     ) -> None:  # fmt: skip
-        """Words at the height y."""
         row = {"x": x, "y": y, "text": printable(text), "colour": colour, "size": size, "what": what}
         self.words.setdefault((align, bold, mono), []).append(row)
 

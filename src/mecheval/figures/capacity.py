@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.figures.cells import number
 from mecheval.figures.vegalite import mixer_marks
 from mecheval.studies import StudyTable
+from mecheval.studies.convergence import LEARNT
 
-RECALLED = 0.9
-"""Test accuracy from which a number of pairs counts as recalled."""
 SIDES = 460, 300
 """Pixels across and down."""
 
@@ -21,8 +19,6 @@ def capacity(table: StudyTable, title: str) -> vl.Chart:
 
     All numbers of pairs up to that one must be recalled, too. The state is that after a document of so many pairs.
     """
-    if table.frame.empty:
-        raise UserError("there are no runs to show.")
     points = largest(table)
     mixers = list(dict.fromkeys(point["mixer"] for point in points)) or ["attention"]
     hues, shapes, _ = zip(*mixer_marks(mixers).values(), strict=True)
@@ -30,12 +26,11 @@ def capacity(table: StudyTable, title: str) -> vl.Chart:
     at = {
         "x": vl.field("state:Q", title="numbers in the state", scale={"type": "log"}, axis=axis),
         "y": vl.field("pairs:Q", title="pairs", scale={"type": "log", "base": 2, "domain": [1, 64]}, axis=axis),
-        "color": vl.field("mixer:N", sort=mixers, scale={"domain": mixers, "range": list(hues)}),
-        "shape": vl.field("mixer:N", sort=mixers, scale={"domain": mixers, "range": list(shapes)}),
+        **vl.marks("mixer", mixers, color=hues, shape=shapes),
         "tooltip": vl.tooltips(["mixer", "d_model", "seed", "state", "pairs", "run"]),
     }
     chart = vl.panel([vl.layer("point", at, filled=True, opacity=0.9, size=80)], *SIDES, points)
-    note = f"the most pairs recalled with a test accuracy of at least {100 * RECALLED:.0f} %"
+    note = f"the most pairs recalled with a test accuracy of at least {100 * LEARNT:.0f} %"
     said = ", ".join(f"{p['mixer']} d_model {p['d_model']}: {p['pairs']} pairs, state {p['state']}" for p in points)
     return vl.finish(chart, title, [note], SIDES[0] + 150, f"{title}. {note}. {said or 'No results'}.")
 
@@ -48,7 +43,7 @@ def largest(table: StudyTable) -> list[dict[str, Any]]:
     for (mixer, width, seed), runs in table.frame.groupby(["mixer", "d_model", "seed"], sort=False):
         best = None
         for run in runs.sort_values("pairs").to_dict("records"):
-            if (number(run, "test_accuracy") or 0) < RECALLED:
+            if (number(run, "test_accuracy") or 0) < LEARNT:
                 break
             best = run
         if best is not None:

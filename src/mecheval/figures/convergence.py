@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.intervene.intervals import mean_interval
 from mecheval.studies import StudyTable
 from mecheval.studies.axes import say
-from mecheval.studies.paces import LEARNT, says
+from mecheval.studies.convergence import LEARNT, says
 from mecheval.types import MISSING
 
 CELL, HIGH = 46, 22
@@ -21,8 +20,6 @@ LOOKS = {"jumps": ("#0072b2", "circle"), "appears": ("#d55e00", "triangle-up"), 
 
 def convergence(table: StudyTable, title: str) -> vl.Chart:
     """For each width a map of the share of runs that learn, by mixer and learning rate, and their steps beside it."""
-    if table.frame.empty:
-        raise UserError("there are no runs to show.")
     frame = table.frame[table.frame["status"].isin(["done", "diverged"])]
     mixers, lines = table.axis("mixer"), []
     rates = [say("lr", rate) for rate in reversed(table.axis("lr"))]
@@ -41,10 +38,7 @@ def convergence(table: StudyTable, title: str) -> vl.Chart:
         best = frame[(frame["d_model"] == width) & (frame["test_accuracy"] >= LEARNT)]
         for row in best.to_dict("records"):
             about = {"mixer": row["mixer"], "lr": say("lr", row["lr"]), "run": row["run"]}
-            points += [
-                {**about, "step": row[name], "what": NAMES[name]}
-                for name in NAMES if row[name] == row[name]
-            ]  # fmt: skip
+            points += [{**about, "step": row[name], "what": NAMES[name]} for name in NAMES if row[name] == row[name]]
         lines.append(vl.beside([_map(cells, mixers, rates, width), _steps(points, mixers)], 5 * vl.GAP))
     seeds = int(frame["seed"].nunique())
     shown = "Numbers: share of seeds that learn" if seeds > 1 else "Numbers: test accuracy"
@@ -65,22 +59,19 @@ def _map(cells: Sequence[vl.Row], mixers: list[str], rates: list[str], width: in
     fill = {**at, "color": vl.field("share:Q", scale=vl.FILL, legend=None)}
     text = {**at, "text": vl.field("text:N"), "color": vl.ink("share")}
     layers = [vl.layer("rect", fill, stroke="white"), vl.layer("text", text, fontSize=10)]
-    return vl.panel(
-        layers, {"step": CELL}, {"step": HIGH}, cells, title=vl.heading(f"runs that learn, d_model {width}", 240)
-    )
+    head = vl.heading(f"runs that learn, d_model {width}", 240)
+    return vl.panel(layers, {"step": CELL}, {"step": HIGH}, cells, title=head)
 
 
 def _steps(points: Sequence[vl.Row], mixers: list[str]) -> vl.Spec:
     texts = list(NAMES.values())
     hues, shapes = zip(*LOOKS.values(), strict=True)
+    unnamed = {"labels": False, "grid": True}
     at = {
         "x": vl.field("step:Q", title="step", axis={"grid": True, "tickCount": 5}),
-        "y": vl.field(
-            "mixer:N", sort=mixers, title=None, scale={"domain": mixers}, axis={"labels": False, "grid": True}
-        ),
+        "y": vl.field("mixer:N", sort=mixers, title=None, scale={"domain": mixers}, axis=unnamed),
         "yOffset": vl.field("what:N", sort=texts),
-        "color": vl.field("what:N", title="step at which", sort=texts, scale={"domain": texts, "range": list(hues)}),
-        "shape": vl.field("what:N", title="step at which", sort=texts, scale={"domain": texts, "range": list(shapes)}),
+        **vl.marks("what", texts, {"title": "step at which"}, color=hues, shape=shapes),
         "tooltip": vl.tooltips(["mixer", "what", "step", "lr", "run"]),
     }
     marks = vl.layer("point", at, rows=points, filled=True, opacity=0.8, size=30)

@@ -22,7 +22,7 @@ SIDES = 230, 200
 ACROSS = 3
 MISFIT = "#a33d0f"
 LEAST_MEMORY = 0.1
-"""MB; less cannot be told from what the process reuses, and is not shown."""
+"""The smallest memory that is shown, in MB; less could be memory that the process reuses."""
 
 
 def cost(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:

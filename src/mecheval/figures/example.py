@@ -12,6 +12,7 @@ from mecheval.figures import canvas as sheet
 from mecheval.figures.canvas import INK, PALE, PAPER, QUIET, Canvas, breadth, cut
 from mecheval.figures.heatmap import label
 from mecheval.figures.vegalite import RAMP, Chart
+from mecheval.types import spoken
 
 if TYPE_CHECKING:  # it needs torch
     from mecheval.intervene.explain import Answers, Explanation
@@ -24,7 +25,7 @@ BAR = 90.0
 """Width in pixels of the bar of a likelihood of 1."""
 CLEAN, WRONG = RAMP[7], "#b3261e"
 """Colours of what comes from the clean document, and of the symbol that replaces its key."""
-READS = "The model reads a row of tokens and says, at the query, what follows. The corrupted document has another key."
+READS = "The model reads a row of tokens and says what follows. The corrupted document has another {key}."
 PATCH = "Dot: the clean activation ({site}) is patched in here, and all that follows is computed anew."
 
 
@@ -62,7 +63,11 @@ def example_figure(document: Mapping[str, Any], explained: Explanation, site: st
     at = patched[0].site  # the dot of a patch lies below, inside or above its layer
     level = n_layers / 2 if at.block is None else at.block + {"input": 0.0, "output": 1.0}.get(at.part, 0.5)
     canvas = _draw(rows, shown, roles, level, n_layers, key)
-    return canvas.chart(title, [READS, PATCH.format(site=site)], describe(rows, site, explained, title))
+    return canvas.chart(
+        title,
+        [READS.format(key=spoken(explained.role)), PATCH.format(site=site)],
+        describe(rows, site, explained, title),
+    )
 
 
 def visible(length: int, marked: set[int]) -> list[int | None]:
@@ -76,13 +81,9 @@ def visible(length: int, marked: set[int]) -> list[int | None]:
 
 
 def _draw(
-    rows: Sequence[Row],
-    shown: Sequence[int | None],
-    roles: Mapping[str, Sequence[int]],
-    level: float,
-    n_layers: int,
+    rows: Sequence[Row], shown: Sequence[int | None], roles: Mapping[str, Sequence[int]], level: float, n_layers: int,
     key: Sequence[int],
-) -> Canvas:
+) -> Canvas:  # fmt: skip
     """Draw the rows one below the other; patches are at this level, counted in layers from the tokens."""
     step = sheet.pitch([symbol for row in rows for symbol in row.symbols])
     left = max(breadth(row.name, 12) for row in rows) + 16
@@ -138,6 +139,6 @@ def describe(rows: Sequence[Row], site: str, explained: Explanation, title: str)
     said = [f"{row.name}: {next(each.p for each in row.said if each.right):.2f}" for row in rows]
     return (
         f"{title}. The model reads {' '.join(rows[0].symbols)}; in the corrupted document {explained.substitute} "
-        f"stands in place of the {explained.role} {explained.key}. Patches are of {site}. "
+        f"stands in place of the {spoken(explained.role)} {explained.key}. Patches are of {site}. "
         f"Likelihood of the right answer {right}: {', '.join(said)}."
     )

@@ -50,12 +50,10 @@ class Derivation:
 
     @property
     def terminals(self) -> range:
-        """Positions of the sentence."""
         return range(1, self.roles["divider"][0])
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Every (child, parent)."""
         return [(i, self.parents[i]) for i in self.terminals if self.parents[i] >= 0]
 
     def ancestors(self, position: int) -> list[int]:
@@ -134,12 +132,10 @@ class Column:
 
     @property
     def name_width(self) -> float:
-        """Width of the nonterminals in pixels."""
         return max(breadth(name, sign=MONO) for name, *_ in self.lines) + 8
 
     @property
     def width(self) -> float:
-        """Width of the column in pixels."""
         return self.name_width + BAR + 46 + max(breadth(right, sign=MONO) for _, _, right, _ in self.lines)
 
 

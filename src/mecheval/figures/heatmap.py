@@ -37,6 +37,9 @@ def heatmap(effects: pd.DataFrame, title: str = "What each site restores, by rol
     of swapped values the interchange accuracy. Of rows about several corruptions and directions, those that a verdict
     is about are shown.
     """
+    if lacking := [name for name in ("role", *(() if "drop" in effects else ("share", "restored")))
+                   if name not in effects]:  # fmt: skip
+        raise UserError(f"heatmap: this is no table of effects; it lacks {', '.join(lacking)}.")
     effects = one_kind(effects)
     shown, frame = quantity(effects), arranged(effects)
     said = title_of(effects)

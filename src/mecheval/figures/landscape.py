@@ -16,7 +16,7 @@ SIDE, HIGH, WIDE = 260, 170, 260
 FINE = 65
 """Cells of the plane along a side; losses between those computed are interpolated, so that levels are contours."""
 LEVELS = 10
-"""Colours of the plane, from the smallest loss to the largest that is told apart."""
+"""Colours of the plane, from the smallest loss to the largest that is distinguished."""
 MARKS = {"largest": ("#0072b2", (1, 0)), "second": ("#56b4e9", (6, 2)), "third": ("#9bd0ee", (2, 2)),
          "edge of stability": (vl.GREY, (4, 4))}  # fmt: skip
 Rows = Sequence[Mapping[str, Any]]

@@ -164,10 +164,8 @@ TIPS = {"shown": "mean", "rate": "learning rate"}
 
 def _row_names(rows: str, names: Sequence[str], title: str | None, first: bool, **scale: Any) -> vl.Spec:
     """The axis of rows, whose names and title are seen beside the first panel only."""
-    axis = {"labelOpacity": float(first)}
-    return vl.field(
-        f"{rows}:N", sort=names, title=title if first else None, scale={"domain": names, **scale}, axis=axis
-    )
+    shown, axis = title if first else None, {"labelOpacity": float(first)}
+    return vl.field(f"{rows}:N", sort=names, title=shown, scale={"domain": names, **scale}, axis=axis)
 
 
 def _cell_layers(x: vl.Spec, y: vl.Spec, legend: vl.Spec) -> list[vl.Spec]:
@@ -210,13 +208,12 @@ def _bar_layers(over: str, values: Sequence[str]) -> list[vl.Spec]:
     legend = {"title": None, "orient": "top", "symbolType": "square", "offset": 10}
     scale = {"domain": values, "range": shades(len(values))}
     text = {"x": vl.field("end:Q"), "text": vl.field("label:N")}
+    spread = {"x": vl.field("low:Q"), "x2": {"field": "high"}}
     look: dict[str, Any] = {"fontSize": 9, "align": "left", "dx": 3}
     full, empty = "isValid(datum.value)", "!isValid(datum.value)"
     return [
         vl.layer("bar", {"x": x, "color": vl.field(f"{over}:N", sort=values, scale=scale, legend=legend)}, where=full),
-        vl.layer(
-            "rule", {"x": vl.field("low:Q"), "x2": {"field": "high"}}, where="datum.low < datum.high", color="black"
-        ),
+        vl.layer("rule", spread, where="datum.low < datum.high", color="black"),
         vl.layer("text", text, where=full, **look),
         vl.layer("text", text, where=empty, **look, color=GREY),
     ]
@@ -268,8 +265,7 @@ def _scatter(name: str, points: Sequence[Point], low: float, mixers: Sequence[st
     hues, shapes, _ = zip(*mixer_marks(mixers).values(), strict=True)
     dots = {
         "x": vl.field("x:Q"), "y": vl.field("y:Q"),
-        "color": vl.field("mixer:N", sort=mixers, scale={"domain": mixers, "range": list(hues)}),
-        "shape": vl.field("mixer:N", sort=mixers, scale={"domain": mixers, "range": list(shapes)}),
+        **vl.marks("mixer", mixers, color=hues, shape=shapes),
         "tooltip": vl.tooltips([*ABOUT[:2], "dev", "test", *ABOUT[2:]], {"rate": "learning rate"}),
     }  # fmt: skip
     if len(widths) > 1:

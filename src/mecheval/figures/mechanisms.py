@@ -95,7 +95,6 @@ class Group:
 
     @property
     def names(self) -> list[str]:
-        """The mixers."""
         return [cut(name, LONGEST) for name in self.mixer.split("\n")]
 
     @property

@@ -1,4 +1,4 @@
-"""What every layer reads from where in one document, as maps of tokens by tokens."""
+"""What layers read: in one document from which token, and by mixer from which role."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from numpy.typing import NDArray
 
 from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
+from mecheval.studies import StudyTable
+from mecheval.studies.inside import LAYERS, READS, ROLES
 
 MOST_TOKENS = 80
 """Tokens of the longest document that is drawn: more cannot be read."""
-STEP = 13
-"""Pixels of a cell."""
-SIGNED = {"domain": [-1, -0.5, 0, 0.5, 1], "range": ["#a33d0f", "#f0b48f", "#ffffff", "#55a3f6", "#072e55"]}
+STEP, WIDE, HIGH = 13, 74, 22
+"""Pixels of a cell: on the map of a document, and across and down on that of the mixers."""
+SIGNED = {
+    "domain": [-1, -0.5, 0, 0.5, 1], "range": ["#a33d0f", "#f0b48f", "#ffffff", "#55a3f6", "#072e55"], "clamp": True,
+    "interpolate": "rgb",
+}  # fmt: skip
 """The scale from shares to colours: against the result, none of it, all of it; beyond, the colours of its ends."""
 LEAST = 0.005
 """Smaller shares are left white."""
@@ -46,17 +51,55 @@ def _map(shares: NDArray[np.float64], layer: int, symbols: Sequence[str], label:
     names = "[" + ", ".join(_quoted(name) for name in label) + "][datum.value]"
     short = "[" + ", ".join(_quoted(name) for name in symbols) + "][datum.value]"
     every = {"domain": list(range(len(label)))}
-    legend = {"title": "share", "values": [-1, 0, 1], "format": ".0f"} if layer == 0 else None
     encoding = {
         "x": vl.field("s:O", title=None, scale=every, axis={"labelExpr": short, "orient": "top", "labelAngle": -90}),
         "y": vl.field("t:O", title=None, scale=every, axis={"labelExpr": names if layer == 0 else "''"}),
-        "color": vl.field("share:Q", scale={**SIGNED, "clamp": True, "interpolate": "rgb"}, legend=legend),
+        "color": _colour(layer),
         "tooltip": [vl.field("reader:N"), vl.field("read:N"), vl.field("share:Q")],
     }  # fmt: skip
     cells = vl.layer("rect", encoding, stroke=vl.FAINT, strokeWidth=0.5)
     return vl.panel([cells], {"step": STEP}, {"step": STEP}, rows, title=vl.heading([f"layer {layer}"]))
 
 
+def _colour(layer: int) -> vl.Spec:
+    """The colour of a share; the first layer has the legend."""
+    legend = {"title": "share", "values": [-1, 0, 1], "format": ".0f"} if layer == 0 else None
+    return vl.field("share:Q", scale=SIGNED, legend=legend)
+
+
 def _quoted(text: str) -> str:
     """A text as a literal of Vega's expressions."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", " ") + "'"
+
+
+def inside(table: StudyTable, title: str) -> vl.Chart:
+    """A panel for each layer: a row for each mixer, a column for each role; over several seeds the mean."""
+    mixers = table.axis("mixer")
+    means = table.frame.groupby("mixer")[list(READS)].mean()
+    panels, said = [], []
+    for layer in range(LAYERS):
+        shares = {(mixer, role): float(means.loc[mixer, f"layer_{layer}_{role}"]) for mixer in mixers for role in ROLES}
+        rows: list[vl.Row] = [
+            {"mixer": mixer, "role": role, "share": round(share, 3)}
+            for (mixer, role), share in shares.items() if share == share
+        ]  # fmt: skip
+        at = {
+            "x": vl.field("role:N", sort=list(ROLES), title=None, axis={"labelAngle": 0, "orient": "top"}),
+            "y": vl.field("mixer:N", sort=mixers, title=None, axis={"labels": layer == 0}),
+            "tooltip": vl.tooltips(["mixer", "role", "share"]),
+        }
+        ink = {"condition": {"test": "abs(datum.share) > 0.6", "value": "white"}, "value": "black"}
+        text = {**at, "text": vl.field("share:Q", format=".2f"), "color": ink}
+        layers = [
+            vl.layer("rect", {**at, "color": _colour(layer)}, stroke=vl.FAINT), vl.layer("text", text, fontSize=10),
+        ]  # fmt: skip
+        panels.append(vl.panel(layers, {"step": WIDE}, {"step": HIGH}, rows, title=vl.heading([f"layer {layer}"])))
+        for mixer in dict.fromkeys(row["mixer"] for row in rows):
+            most = max(ROLES, key=lambda role: shares[mixer, role])
+            said.append(f"{mixer}, layer {layer}: most from {most} ({shares[mixer, most]:.2f})")
+    notes = [
+        "Share of what a layer reads at the query that comes from each role, mean over documents; negative shares "
+        "count against the result. The rest comes from other tokens."
+    ]
+    pixels = LAYERS * (WIDE * len(ROLES) + 60) + 100
+    return vl.finish(vl.beside(panels, 3 * vl.GAP), title, notes, pixels, f"{title} {'; '.join(said) or 'No results'}.")

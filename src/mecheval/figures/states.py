@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.figures.vegalite import DASHES, GREY, shades
+from mecheval.types import spoken
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -45,12 +46,11 @@ def entered(swept: pd.DataFrame) -> dict[int, tuple[int, float] | None]:
     return found
 
 
-def spelt(offset: int, roles: Mapping[str, int]) -> str:
+def spelt(offset: int, roles: Mapping[str, int], key: str) -> str:
     """An offset in words: the role that stands there in all documents, or its distance from the key."""
     for role, at in roles.items():
         if at == offset:
             return role
-    key = next((role for role, at in roles.items() if not at), "key")
     return f"{key}{offset:+d}" if offset else key
 
 
@@ -60,7 +60,7 @@ def named(swept: pd.DataFrame, roles: Mapping[str, int]) -> pd.DataFrame:
     last = max(roles.values(), default=0) + AFTER_VALUE - 1
     near = along[(along["offset"] >= -1) & (along["offset"] <= last)]
     table = near.pivot(index="layer", columns="offset", values="share")
-    table.columns = [spelt(int(offset), roles) for offset in table.columns]
+    table.columns = [spelt(int(offset), roles, aligned(swept)) for offset in table.columns]
     for role in swept.loc[swept["role"] != aligned(swept), "role"].unique():
         table[role] = swept[swept["role"] == role].set_index("layer")["share"]
     return table
@@ -81,9 +81,8 @@ def states(swept: pd.DataFrame, title: str, roles: Mapping[str, int] | None = No
     colour = vl.field("name:N", title=None, sort=names, scale={"domain": names, "range": shades(len(names))})
     dashes = {"domain": names, "range": [list(DASHES[i % len(DASHES)]) for i in range(len(names))]}
     y = vl.field("share:Q", title="restored share", axis={"values": [0, 0.5, 1], "grid": True})
-    x = vl.field(
-        "offset:Q", title="position after which the state is replaced, counted from the key", axis={"tickMinStep": 1}
-    )
+    across = f"position after which the state is replaced, counted from the {spoken(aligned(swept))}"
+    x = vl.field("offset:Q", title=across, axis={"tickMinStep": 1})
     shared = {"color": colour, "tooltip": vl.tooltips(("name", "role", "offset", "share", "n"))}
     dash = vl.field("name:N", title=None, sort=names, scale=dashes)
     marks = [{"offset": at, "role": role} for role, at in {aligned(swept): 0, **(roles or {})}.items()]
@@ -95,23 +94,25 @@ def states(swept: pd.DataFrame, title: str, roles: Mapping[str, int] | None = No
         vl.layer("line", {"x": x, "y": y, "strokeDash": dash, **shared}, rows=along, strokeWidth=2),
         vl.layer("point", {"x": x, "y": y, **shared}, rows=along, filled=True, size=25),
     ]  # fmt: skip
-    across = list(dict.fromkeys(each["role"] for each in ends))
-    landmarks = vl.layer(
+    landmarks = list(dict.fromkeys(each["role"] for each in ends))
+    beside = vl.layer(
         "point",
         {
-            "x": vl.field("role:N", title=None, sort=across, axis={"labelAngle": 0}),
+            "x": vl.field("role:N", title=None, sort=landmarks, axis={"labelAngle": 0}),
             "y": {**y, "title": None}, **shared,
         },
         rows=ends, filled=True, size=50, opacity=1,
     )  # fmt: skip
-    panels = vl.beside([vl.panel(lines, *SIDE), vl.panel([landmarks], NARROW, SIDE[1])], 3 * vl.GAP)
+    panels = vl.beside([vl.panel(lines, *SIDE), vl.panel([beside], NARROW, SIDE[1])], 3 * vl.GAP)
     return vl.finish(panels, title, [], SIDE[0] + NARROW, describe(swept, title, roles or {}))
 
 
 def describe(swept: pd.DataFrame, title: str, roles: Mapping[str, int]) -> str:
     """The chart in words, for readers who cannot see it."""
     said = [
-        f"layer {layer} at no position" if found is None else f"layer {layer} from {spelt(found[0], roles)} on"
+        f"layer {layer} at no position"
+        if found is None
+        else f"layer {layer} from {spelt(found[0], roles, aligned(swept))} on"
         for layer, found in entered(swept).items()
     ]
     return f"{title}. Lines of the share that the clean state restores; half of it or more: {', '.join(said)}."

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
@@ -77,7 +78,7 @@ PARTS = ("vconcat", "hconcat", "layer")
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """A finished chart; notebooks show it, and `mecheval.figures.save` writes it to a file."""
+    """A finished chart; notebooks show it, and `save` writes it to a file."""
 
     spec: Spec
 
@@ -87,11 +88,9 @@ class Chart:
         return str(self.spec["description"])
 
     def to_dict(self) -> Spec:
-        """The Vega-Lite specification."""
         return self.spec
 
     def to_json(self, indent: int | None = 1) -> str:
-        """The Vega-Lite specification as JSON."""
         return json.dumps(self.spec, indent=indent, ensure_ascii=False, allow_nan=False)
 
     def svg(self) -> str:
@@ -114,6 +113,12 @@ class Chart:
 
         drawn: bytes = vl_convert.vegalite_to_pdf(self.to_json(None), vl_version=version())
         return drawn
+
+    def save(self, path: str | Path) -> None:
+        """Write the chart as .png, .svg, .pdf, .html (one page with tooltips) or .json (Vega-Lite), atomically."""
+        from mecheval.figures import save
+
+        save(self, path)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """The forms in which a notebook can show the chart."""
@@ -138,6 +143,14 @@ def field(shorthand: str, **options: Any) -> Spec:
 def tooltips(names: Iterable[str], titles: Mapping[str, str] = {}) -> list[Spec]:
     """Fields that a tooltip shows as text, under their own names or these titles."""
     return [field(f"{name}:N", title=titles.get(name, name)) for name in names]
+
+
+def marks(name: str, texts: Sequence[Any], options: Mapping[str, Any] = {}, /, **looks: Iterable[Any]) -> Spec:
+    """Channels, such as `color` and `shape`, that distinguish the texts in a field: each has a look for every text."""
+    return {
+        channel: field(f"{name}:N", sort=texts, scale={"domain": texts, "range": list(values)}, **options)
+        for channel, values in looks.items()
+    }
 
 
 def ink(name: str) -> Spec:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from mecheval.intervene.sets import Places, smallest_set
     from mecheval.intervene.state import state_sweep
     from mecheval.intervene.state_parts import erase_state, replace_state
+    from mecheval.intervene.table import Effects
 
 __all__ = [
-    "Circuit", "Depths", "Intervention", "Mean", "Noise", "Places", "Reads", "Rule", "Take", "Verdict", "Wiring",
-    "Zero", "ablate", "attribute", "capture", "circuit", "default_sites", "erase_state", "interchange", "patch", "path",
-    "reads", "replace_state", "smallest_set", "state_sweep", "verdict",
+    "Circuit", "Depths", "Effects", "Intervention", "Mean", "Noise", "Places", "Reads", "Rule", "Take", "Verdict",
+    "Wiring", "Zero", "ablate", "attribute", "capture", "circuit", "default_sites", "erase_state", "interchange",
+    "patch", "path", "reads", "replace_state", "smallest_set", "state_sweep", "verdict",
 ]  # fmt: skip
 
 _NAMES = {
@@ -35,5 +36,6 @@ _NAMES = {
     "sets": ("Places", "smallest_set"),
     "state": ("state_sweep",),
     "state_parts": ("erase_state", "replace_state"),
+    "table": ("Effects",),
 }
 __getattr__ = lazily(__name__, {name: file for file, names in _NAMES.items() for name in names})

@@ -32,7 +32,7 @@ from mecheval.intervene.effects import (
     summarise,
 )  # fmt: skip
 from mecheval.intervene.grid import MEASURES, Likelihoods, Measure, read
-from mecheval.intervene.places import Answering, Listener, Roles, listening, place, positions
+from mecheval.intervene.places import Listener, Roles, answering, evaluating, listening, place, positions
 from mecheval.model import LM
 from mecheval.types import NOWHERE, Batch, has_role
 
@@ -74,8 +74,7 @@ def attribute(
         raise UserError(f"attribute: steps must be positive (got {steps}).")
     if measure not in MEASURES:
         raise UnknownName("measure", measure, MEASURES)
-    if not isinstance(model, LM | Answering):
-        model = Answering(model)
+    model = answering(model)
     if along not in LINES:
         raise UnknownName("line to move along", along, LINES)
     if inputs is None and along == "inputs" and not isinstance(model, LM):
@@ -85,16 +84,12 @@ def attribute(
     if unfit := [site for site in asked if site.kind == "state"]:
         raise UserError(f"attribute: {unfit[0]} has no gradient, because a state is not one activation.")
     where = before_the_answer(clean, positions(clean, roles, seed))
-    training = model.training
-    model.eval()
     parts = []
-    try:
+    with evaluating(model):
         for rows in document_slices(model, clean, budget_mb / 4):  # a run backwards keeps every activation
             own, base = (cut_after_prediction(batch[rows]) for batch in (clean, corrupted))
             there = {role: at[rows] for role, at in where.items()}
             parts.append(_slice(model, own, base, asked, there, moved, steps, MEASURES[measure]))
-    finally:
-        model.train(training)
     original, lost, restored = (torch.cat(each, dim=-1) for each in zip(*parts, strict=True))
     likelihoods = Likelihoods(lost, restored)
     return summarise(Documents(asked, list(where), original, likelihoods, corruption=corruption_of(clean, corrupted)))

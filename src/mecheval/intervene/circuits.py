@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mecheval.errors import UnknownName, UserError
+from mecheval.errors import UnknownName, UserError, shown
 from mecheval.intervene.effects import BUDGET_MB, check_same, cut_after_prediction, document_slices
 from mecheval.intervene.grid import MEASURES, Measure, likelihood
-from mecheval.intervene.places import Answering, Listener, Roles, attach_hook, listening, positions
+from mecheval.intervene.places import Listener, Roles, answering, attach_hook, evaluating, listening, positions
 from mecheval.model import LM
 from mecheval.ops.queries import take
 from mecheval.types import NOWHERE, Batch
@@ -91,8 +91,8 @@ class Circuit:
         """
         names = [name for name in ("site", "receiver", "role") if name in self.scores]
         rows = list(self.scores[names].itertuples(index=False, name=None))
-        if unknown := [each for each in true if tuple(each) not in rows] or not true:
-            raise UserError(f"auroc: give members as ({', '.join(names)}) that the scores have (got {unknown}).")
+        if not true or any(tuple(each) not in rows for each in true):
+            raise UserError(f"auroc: give members as ({', '.join(names)}) that the scores have (got {shown(true)}).")
         inside = np.array([row in set(map(tuple, true)) for row in rows])
         score = self.scores["score"].to_numpy()
         apart = score[inside][:, None] - score[~inside]
@@ -125,8 +125,7 @@ def circuit(
             raise UnknownName(what, name, known)
     if random < 0:
         raise UserError(f"circuit: random must not be negative (got {random}).")
-    if not isinstance(model, LM | Answering):
-        model = Answering(model)
+    model = answering(model)
     if wiring is None:
         if not isinstance(model, LM):
             raise UserError("circuit: say what reads and writes in a module that is not an LM: `wiring=Wiring(...)`.")
@@ -201,9 +200,7 @@ class _Runs:
     def __call__(self, masks: Sequence[Tensor]) -> Numbers:
         """The mean measure over documents (circuits,)."""
         sums = torch.zeros(len(masks), dtype=torch.float64)
-        training = self.model.training
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             for rows in document_slices(self.model, self.clean, self.budget_mb / 2):
                 own, base = (cut_after_prediction(batch[rows]) for batch in (self.clean, self.corrupted))
                 classes = self.classes[rows, : own.tokens.shape[1]]
@@ -211,8 +208,6 @@ class _Runs:
                 for i, mask in enumerate(masks):
                     edges = mask.to(classes.device)[:, :, classes]  # (R, W, n, L)
                     sums[i] += self._run(own, edges, streams, said).sum()
-        finally:
-            self.model.train(training)
         return (sums / len(self.clean)).numpy()
 
     def _observe(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -14,13 +14,13 @@ from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.gather import MIN_GAP, gather
 from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, one_by_one, read, right, run_cells, run_grid
 from mecheval.intervene.mechanism import Depths, depths_of
-from mecheval.intervene.places import STATE, Answering, Roles, place, positions
+from mecheval.intervene.places import STATE, Answering, Roles, answering, evaluating, place, positions
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import NOWHERE, Batch, Direction
 
-if TYPE_CHECKING:
-    import pandas as pd
+if TYPE_CHECKING:  # slow to import
+    from mecheval.intervene.table import Effects
 
 BUDGET_MB = 64
 """Larger stacks are not faster: they leave the cache."""
@@ -76,7 +76,7 @@ def interchange(
     per_document: bool = False,
     seed: int = 0,
     budget_mb: float = BUDGET_MB,
-) -> pd.DataFrame:
+) -> Effects:
     """A row for each site and role: what putting the clean activation back into the corrupted run restores.
 
     Columns: site, block, part, kind (see `Site`), role; corruption and direction; original, corrupted, restored (mean
@@ -100,15 +100,12 @@ def interchange(
     for name in directions:
         if name not in get_args(Direction):
             raise UnknownName("direction", name, ["restore", "destroy", "both", "control"])
-    if not isinstance(model, LM | Answering):
-        model = Answering(model)
+    model = answering(model)
     asked = asked_sites(model, () if sites is None and joint else sites, heads)
     where = before_the_answer(clean, positions(clean, roles, seed))
     if joint is not None:
         where |= before_the_answer(clean, positions(clean, [role for _, role in joint if role not in where], seed))
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         found = [_both(model, clean, corrupted, asked, where, joint, name, budget_mb) for name in directions]
         decides = depths or (depths_of(model.sites()) if isinstance(model, LM) else None)
         evidence = None
@@ -117,8 +114,6 @@ def interchange(
             at_once = document_slices(model, clean, budget_mb)[0].stop
             own, base = cut_after_prediction(clean), cut_after_prediction(corrupted)
             evidence = gather(model, own, base, decides, int(budget_mb * 2**20), at_once, seed)
-    finally:
-        model.train(training)
     tables = [rows_of_documents(each, clean.index) if per_document else summarise(each) for each in found]
     frame = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
     if not per_document:
@@ -219,9 +214,9 @@ def columns_of(site: Site) -> dict[str, Any]:
     return {"site": str(site), "block": site.block, "part": site.part, "kind": site.kind}
 
 
-def summarise(documents: Documents) -> pd.DataFrame:
+def summarise(documents: Documents) -> Effects:
     """Means over documents; over those that have the role."""
-    import pandas as pd
+    from mecheval.intervene.table import Effects
 
     rows: list[Mapping[str, Any]] = []
     for s, site in enumerate(documents.sites):
@@ -241,13 +236,14 @@ def summarise(documents: Documents) -> pd.DataFrame:
             if documents.hits is not None:
                 row["hits"] = float(documents.hits[s, r][there].mean())
             rows.append(row)
-    return pd.DataFrame(rows)
+    return Effects(rows)
 
 
-def rows_of_documents(documents: Documents, index: Tensor) -> pd.DataFrame:
+def rows_of_documents(documents: Documents, index: Tensor) -> Effects:
     """A row for each intervention and document; `index` (n,) has the documents' numbers."""
     import numpy as np
-    import pandas as pd
+
+    from mecheval.intervene.table import Effects
 
     shape = documents.restored.shape
     n = shape[-1]
@@ -258,9 +254,9 @@ def rows_of_documents(documents: Documents, index: Tensor) -> pd.DataFrame:
     original, corrupted, restored = map(spread, (documents.original, documents.corrupted, documents.restored))
     gap = original - corrupted
     attribution = original - restored if documents.direction == "destroy" else restored - corrupted
-    each = pd.DataFrame([columns_of(site) for site in documents.sites])
+    each = Effects([columns_of(site) for site in documents.sites])
     columns = each.loc[np.repeat(each.index, len(documents.roles) * n)].reset_index(drop=True)
-    return columns.assign(**{
+    table: Effects = columns.assign(**{
         "role": np.tile(np.repeat(documents.roles, n), len(documents.sites)),
         "corruption": documents.corruption,
         "direction": documents.direction,
@@ -272,6 +268,7 @@ def rows_of_documents(documents: Documents, index: Tensor) -> pd.DataFrame:
         "share": np.where(gap >= MIN_GAP, attribution / np.where(gap >= MIN_GAP, gap, 1), np.nan),
         "n": 1,
     })  # fmt: skip
+    return table
 
 
 def ablate(
@@ -283,28 +280,23 @@ def ablate(
     *,
     seed: int = 0,
     budget_mb: float = BUDGET_MB,
-) -> pd.DataFrame:
+) -> Effects:
     """A row for each site and role: what becomes of the likelihood of the answer when `edit` acts there.
 
     `edit` is Zero(), Mean(), Noise(1.0) or any function of the activations (n, ...); the documents are run together, so
     that `Mean` is over all of them. Columns: site, block, part, kind, role; original, edited, drop = original - edited,
     n.
     """
-    import pandas as pd
+    from mecheval.intervene.table import Effects
 
-    if not isinstance(model, LM | Answering):
-        model = Answering(model)
+    model = answering(model)
     asked = default_sites(model) if sites is None else [place(model, site).site for site in sites]
     if any(site.part == STATE for site in asked):
         raise UserError("ablate: a state can be replaced by another document's (interchange), not edited.")
     where = before_the_answer(batch, positions(batch, roles, seed))
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         budget = int(budget_mb * 2**20)
         found = run_grid(model, cut_after_prediction(batch), lambda site, role: edit, asked, where, budget)
-    finally:
-        model.train(training)
     rows = []
     for s, site in enumerate(asked):
         for r, role in enumerate(where):
@@ -314,7 +306,7 @@ def ablate(
                 **columns_of(site), "role": role, "original": original, "edited": edited, "drop": original - edited,
                 "n": int(there.sum()),
             })  # fmt: skip
-    return pd.DataFrame(rows)
+    return Effects(rows)
 
 
 def before_the_answer(batch: Batch, where: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mecheval.errors import UserError
 from mecheval.intervene.effects import EVIDENCE
-from mecheval.intervene.gather import Evidence, ratio
-from mecheval.intervene.intervals import LEVEL, difference_interval, mean_interval, share_interval
+from mecheval.intervene.gather import Evidence
+from mecheval.intervene.intervals import LEVEL, difference_interval, mean_interval, share_interval, surely_above
 from mecheval.intervene.mechanism import (
     KEY_FIRST,
     Cell,
@@ -26,6 +26,8 @@ from mecheval.intervene.mechanism import (
     value_first,
     words,
 )
+from mecheval.intervene.trial import ratio
+from mecheval.lazy import later
 from mecheval.types import Meaning
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ class Verdict:
     def layer(self) -> int | None:
         """The layer that retrieves, where the label has one."""
         return self.finding.layer
+
+    def plot(self, title: str = "") -> Any:
+        """The `mecheval.figures.Chart` of the shares, with intervals; notebooks show it, `.save(path)` writes it."""
+        return later("figures.shares.shares")(self, title or str(self.finding))
 
     def __str__(self) -> str:
         return "\n".join((str(self.finding), *(f"- {sentence}" for sentence in self.evidence)))
@@ -112,7 +118,7 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
         return numbers.verdict(Finding("undetermined", reason=reason), None)
     not_learnt = numbers.not_learnt(rule)
     found = not_learnt or find(point)
-    findings = Counter(find(row).name for row in drawn)
+    findings = Counter() if not_learnt else Counter(find(row).name for row in drawn)
     agreement = 1.0 if not_learnt else findings[found.name] / len(drawn)
     report = numbers.verdict(found, agreement)
     if len(runs) > 1:
@@ -202,9 +208,8 @@ class Numbers:
             self.apart = np.concatenate([run.apart for run in runs], axis=1)  # all documents: runs are too few
             likelihood, hits, guess, spoilt = self.apart
             self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(likelihood, spoilt)))
-            above = np.stack([likelihood - guess, hits - guess])
             half = (1 + LEVEL) / 2  # two chances to be above by chance, so each is half as likely
-            self.above = bool((difference_interval(above, np.zeros_like(above), level=half)[0] > 0).any())
+            self.above = bool(surely_above(np.stack([likelihood, hits]), guess, half).any())
         self.shares = dict(zip(self.cells, self.value[:count], strict=True))
 
     def said(self, i: int) -> str:
@@ -300,7 +305,7 @@ class Numbers:
                  and cell.role not in (*kinds, self.meaning.query)]  # fmt: skip
         worth = sorted((cell for cell in alone if self.shares[cell] >= WORTH_SAYING), key=lambda c: -self.shares[c])
         if worth:
-            said = ", ".join(f"{words(cell.role)} {self.share(cell)}" for cell in worth)
+            said = ", ".join(f"{words(cell.role, self.meaning)} {self.share(cell)}" for cell in worth)
             lines.append(f"{opening}, one position alone restores: {said}.")
         return lines
 

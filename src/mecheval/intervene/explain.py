@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mecheval.errors import UserError
 from mecheval.intervene.edits import Intervention, Take, capture, patch
-from mecheval.intervene.places import place, positions
+from mecheval.intervene.places import evaluating, place, positions
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.tasks import Task
@@ -73,9 +73,7 @@ def explain(
             logits = lm(batch.tokens, at=batch.predict_at[:, 0])[0]
         return likeliest(task, logits, right, top)
 
-    training = lm.training
-    lm.eval()
-    try:
+    with evaluating(lm):
         patched = []
         for site, role, logits in patched_logits(lm, clean, corrupted, sites, roles):
             position = int(first_of(where[role]))
@@ -87,8 +85,6 @@ def explain(
             " ".join(task.symbol(int(token)) for token in batch.tokens[0, key]) for batch in (clean, corrupted)
         )
         return Explanation(replaced, substitute, answers(clean), answers(corrupted), tuple(patched), clean.meaning.key)
-    finally:
-        lm.train(training)
 
 
 def patched_logits(
@@ -104,8 +100,14 @@ def patched_logits(
 
 def likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:
     """The `top` likeliest answers and the right one, from logits (V,)."""
+    return likeliest_of_each(task, logits[None], [right], top)[0]
+
+
+def likeliest_of_each(task: Task, logits: Tensor, right: Sequence[int], top: int) -> list[Answers]:
+    """`likeliest` for each of n documents, from logits (n, V) and the right tokens."""
     p = logits.double().softmax(-1).cpu()
-    tokens = p.topk(min(top, len(p))).indices.tolist()
-    if right not in tokens:
-        tokens.append(right)
-    return tuple(Answer(task.symbol(token), float(p[token]), token == right) for token in tokens)
+    found = []
+    for row, tokens in enumerate(p.topk(min(top, p.shape[1])).indices.tolist()):
+        listed = tokens if right[row] in tokens else [*tokens, right[row]]
+        found.append(tuple(Answer(task.symbol(token), float(p[row, token]), token == right[row]) for token in listed))
+    return found

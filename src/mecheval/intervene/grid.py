@@ -25,6 +25,7 @@ from mecheval.errors import UserError
 from mecheval.intervene.edits import Edit, Intervention, Take, at_positions, patch, put
 from mecheval.intervene.places import Listener, listening, place
 from mecheval.model import LM
+from mecheval.model.block import AFTER_MIXER
 from mecheval.sites import Site
 from mecheval.types import Batch, has_role
 
@@ -183,12 +184,16 @@ class Job:
 
     @property
     def group(self) -> tuple[int, str]:
-        """The block from which it is computed, and what may be stacked with it."""
+        """The block from which it is computed, and what may be stacked with it.
+
+        An edit after a mixer has its block compute all positions to the end, so it is not stacked with those before.
+        """
         block = min(part.site.block or 0 for part in self.parts)
         if any(part.site.kind == "state" for part in self.parts):
             return block, "state"
-        only_inputs = all(part.site.block == block and part.site.part == "input" for part in self.parts)
-        return block, "input" if only_inputs else "inside"
+        if all(part.site.block == block and part.site.part == "input" for part in self.parts):
+            return block, "input"
+        return block, "after" if any(part.site.part in AFTER_MIXER for part in self.parts) else "before"
 
 
 @torch.no_grad()

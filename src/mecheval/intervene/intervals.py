@@ -6,14 +6,16 @@ intervals need only the mean, its standard error and the number of documents, so
 
 1. The mean lies in [0, 1], at the distance m from the nearer end. The Beta distribution with mean m and the squared
    standard error as its variance says how far the mean could be off. Its quantile towards the nearer end is one end of
-   the interval. For answers that are right or wrong this is nearly Clopper and Pearson's end, and Korn and Graubard
-   extended it to other numbers in this way. The error is widened by t / z, where few documents carry the distance m
-   with fewer degrees of freedom (CARRIED).
+   the interval, as Korn and Graubard extended Clopper and Pearson's end to numbers other than 0 and 1. The error is
+   widened by t / z, where few documents carry the distance m with fewer degrees of freedom (CARRIED).
 2. The other end is as far from the mean on the logit scale: a mean that can be too high by a factor can be too low by
    it. Far from the ends of the range, these two steps give Student's interval.
 3. The other end goes no farther than Gaffke's bound, for which one more document, at the far end of the range, joins
    the others. Documents that are all alike (RESOLUTION) do not tell how much others differ, so both ends are this
    bound then: if all n documents are 1, the lower end is 0.025 ** (1 / n), known as the rule of three.
+4. Documents that are all or nothing have no spread but that which follows from their mean, so nothing has to be widened
+   for it: both ends are Jeffreys's, the quantiles of a Beta distribution with half a document more on either side. How
+   far documents are from that is the mean of x (1 - x), as a part of m (1 - m); GRADED is the scale of the transition.
 
 A mean is the share of gaps of one. A share is a ratio of sums, so its error comes from the residuals, and documents
 with unequal gaps count as fewer (Kish). Sums over clusters stand for their members. With several runs, the error is
@@ -49,6 +51,8 @@ POINTS = 160
 """Points at which a Beta distribution is integrated; quantiles are then right to three digits."""
 CARRIED = 4
 """Degrees of freedom of the variance for each document that carries the distance from the nearer end; measured."""
+GRADED = 0.2
+"""Mean of x (1 - x), as a part of m (1 - m), from which documents no longer count as all or nothing; 0.15 to 0.3 do."""
 SMALLEST = 0.05
 """Smallest parameter of a Beta distribution; below it, its outer quantiles are the ends of the range."""
 
@@ -84,9 +88,9 @@ def share_interval(
     return _shaped(_interval(grouped, level), attribution)
 
 
-def at_least(x: Runs, chance: float, level: float = LEVEL, clusters: Clusters | None = None) -> NDArray[np.bool_]:
-    """Whether the mean of numbers in [0, 1] is above chance: whether its whole interval is."""
-    return np.asarray(mean_interval(x, clusters, level)[0] > chance)
+def surely_above(a: Runs, b: Runs, level: float = LEVEL) -> NDArray[np.bool_]:
+    """Whether the mean of a is above that of b: whether the whole interval of their difference is above zero."""
+    return np.asarray(difference_interval(a, b, level=level)[0] > 0)
 
 
 def _mean(runs: list[Floats], clusters: Clusters | None, level: float, outside: str) -> tuple[Floats, Floats]:
@@ -166,7 +170,8 @@ def _interval(runs: Sequence[_Run], level: float) -> tuple[Floats, Floats]:
         span = top - bottom
         nearest = np.minimum(share - bottom, top - share)
         variance, error, widened = (x / span**2 for x in _spread(runs, n, share, gap, nearest, level))
-        low, high = _ends((share - bottom) / span, variance, error, widened, documents, level)
+        graded = _graded(runs, bottom, top) / (squares.sum(0) * (share - bottom) * (top - share))
+        low, high = _ends((share - bottom) / span, variance, error, widened, documents, graded, level)
         unsure = np.sqrt((squares / n - np.square(gaps)).sum(0) / n.sum(0)) * _z(level) >= gap
         whole = (n < 2).any(0) | (unsure & np.any([(run.gap < 0).any(-1) for run in runs], axis=0))
         low, high = np.where(whole, bottom, bottom + span * low), np.where(whole, top, bottom + span * high)
@@ -179,6 +184,13 @@ def _range(runs: Sequence[_Run], gap: Floats, share: Floats) -> tuple[Floats, Fl
     under = [np.max(-np.sign(run.gap) * run.attribution, -1, initial=0) for run in runs]
     over = [np.max(np.sign(run.gap) * (run.attribution - run.gap), -1, initial=0) for run in runs]
     return np.fmin(0 - 2 * np.max(under, 0) / gap, share), np.fmax(1 + 2 * np.max(over, 0) / gap, share)
+
+
+def _graded(runs: Sequence[_Run], bottom: Floats, top: Floats) -> Floats:
+    """(cells,) sum over documents of how far each is from both ends of the range; zero if all are at one of them."""
+    apart = [(run.attribution - bottom[:, None] * run.gap) * (top[:, None] * run.gap - run.attribution) for run in runs]
+    total: Floats = np.sum([each.sum(-1) for each in apart], axis=0)
+    return total
 
 
 def _spread(
@@ -206,18 +218,20 @@ def _spread(
 
 
 def _ends(
-    mean: Floats, variance: Floats, error: Floats, widened: Floats, documents: Floats, level: float
+    mean: Floats, variance: Floats, error: Floats, widened: Floats, documents: Floats, graded: Floats, level: float
 ) -> tuple[Floats, Floats]:
-    """Both ends for means in [0, 1]; steps 1 to 3 of the argument above."""
+    """Both ends for means in [0, 1]; steps 1 to 4 of the argument above."""
     m = np.clip(np.minimum(mean, 1 - mean), 1e-12, 0.5)
     tail = (1 - level) / 2
     near, other = _beta_logits(m, widened, (tail, 1 - tail))
-    centre = _logit(m)
-    far = np.maximum(other, 2 * centre - near)
     (most,) = _beta_logits(*_joined(m, error, documents), (1 - tail,))
     (least,) = _beta_logits(*_joined(1 - m, error, documents), (1 - tail,))
+    far = np.minimum(np.maximum(other, 2 * _logit(m) - near), most)
+    size = np.clip(m * (1 - m) / np.maximum(error, 1e-30) + 1, 0, 1e12)
+    jeffreys = _logit_quantiles(m * size + 0.5, (1 - m) * size + 0.5, (tail, 1 - tail))
+    whole = np.exp(-np.square(np.nan_to_num(graded, nan=1.0).clip(-1, 1) / GRADED))
+    inner, outer = (_logistic(end + whole * (at - end)) for end, at in zip((near, far), jeffreys, strict=True))
     alike = np.exp(-((variance / RESOLUTION**2) ** 2))
-    inner, outer = _logistic(near), _logistic(np.minimum(far, most))
     inner = inner + alike * np.minimum(_logistic(-least) - inner, 0)
     outer = outer + alike * (_logistic(most) - outer)
     swap = mean > 0.5

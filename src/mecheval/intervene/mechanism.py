@@ -9,7 +9,8 @@ answer, at the question. If it is found in between, some layer has stored it the
 
 **Where is the value?** The same with the value corrupted tells *what* from *where*: if the key's identity is at the
 question and nothing of the value's is, the question holds a pointer to the pair, and a later layer fetches the value.
-(Trained models often use the value at both places: they retrieve it, and check that it occurs in the document.)
+(Trained models often use the value at both places: they retrieve it, and check that it occurs in the document. A
+pointer that needs the value at both places looks the same, and counts as retrieval.)
 
 **How do they meet inside one layer?** If no layer stores the key, one layer takes it from the key to the question.
 Inside it, some activation may hold the key's identity *between* key and query: something has moved it there before the
@@ -25,6 +26,7 @@ the value comes to the key, not the key to the value: in a layer before the one 
 | key .., question .. | with the key; inside the layer, the key is between first | association by short convolution |
 | key .., question .. | with the key | direct retrieval |
 | .., question .. | later than the key | pointer |
+| elsewhere than at the key before the first layer, or at the question after the last | | undetermined |
 | two kinds, each sufficient, neither necessary | | redundant |
 | two kinds, both necessary, neither sufficient | | jointly necessary |
 | two kinds, each in part | | mixed |
@@ -38,12 +40,14 @@ from typing import Literal, NamedTuple
 
 from mecheval.errors import UserError
 from mecheval.sites import Site
-from mecheval.types import FRAMED, RANDOM, Meaning
+from mecheval.types import FRAMED, RANDOM, Meaning, spoken
 
 Label = Literal[
     "induction", "direct_retrieval", "conv_association", "pointer", "redundant", "joint", "mixed", "not_learnt",
     "undetermined",
 ]  # fmt: skip
+NO_NAME: tuple[Label, ...] = ("not_learnt", "undetermined")
+"""Labels that name no mechanism."""
 KEY_FIRST = ("between", "key")
 """The role at which key and value meet inside a layer where the key stands first, and the corruption that shows it."""
 
@@ -94,16 +98,24 @@ class Finding:
         """What resamples must agree on: the label and its layers."""
         return self.label, self.layer, self.stored_by, self.found_by
 
+    @property
+    def local(self) -> bool:
+        """Whether all roles that hold the key lie within the reach of a short convolution."""
+        near = (self.meaning.key, self.meaning.value)
+        return bool(self.places) and all(
+            place in (*near, "next_key") or place.partition("+")[0] in near for place in self.places
+        )
+
     def __str__(self) -> str:
-        stored = _stored(self.places or ((self.stored_at,) if self.stored_at else ()), self.how)
+        stored = _stored(self.places or ((self.stored_at,) if self.stored_at else ()), self.how, self.meaning)
         key, value = words(self.meaning.key), words(self.meaning.value)
         what = value if self.stored_at == self.meaning.key else key
         text = {
             "induction": f"induction: layer {self.stored_by} stores the {what} at {stored}, "
             f"layer {self.layer} retrieves",
             "direct_retrieval": f"direct retrieval: layer {self.layer} both associates and retrieves",
-            "conv_association": f"association by short convolution: layer {self.layer} joins {key} and {value}"
-            f"{f' at {stored}' if self.places else ' with its short convolution'}, then retrieves",
+            "conv_association": f"association {'by short convolution' if self.local else 'inside one layer'}: "
+            f"layer {self.layer} joins {key} and {value} at {stored}, then retrieves",
             "pointer": f"pointer: layer {self.found_by} finds the pair, layer {self.layer} fetches its {value}",
             "redundant": "redundant: more than one place holds the association, and each is enough",
             "joint": "jointly necessary: more than one place holds the association, and all are needed",
@@ -115,8 +127,8 @@ class Finding:
         return f"{text}{joined}{self.reason}" if self.reason else text
 
 
-def _stored(places: Sequence[str], how: str) -> str:
-    named = [f"the {words(role)}" for role in places]
+def _stored(places: Sequence[str], how: str, meaning: Meaning) -> str:
+    named = [f"the {words(role, meaning)}" for role in places]
     if len(named) < 2:
         return named[0] if named else "several positions"
     joined = {"either": " and again at ", "split": " or at ", "joint": " and at "}[how or "split"].join(named)
@@ -124,13 +136,14 @@ def _stored(places: Sequence[str], how: str) -> str:
     return joined + {"either": f" (redundant: {each} is enough)", "joint": " (jointly necessary)"}.get(how, "")
 
 
-def words(role: str | None) -> str:
-    """A role for people."""
-    known = {"next_key": "position after the value", "others": "other positions between key and query"}
+def words(role: str | None, meaning: Meaning = FRAMED) -> str:
+    """A role for people, in the task's own names."""
+    key, value, query = (spoken(str(name)) for name in (meaning.key, meaning.value, meaning.query))
+    known = {"next_key": f"position after the {value}", "others": f"other positions between {key} and {query}"}
     base, _, steps = str(role).partition("+")
     if steps in ORDINALS:
-        return f"{ORDINALS[steps]} position after the {words(base)}"
-    return known.get(str(role), str(role).replace("_", " "))
+        return f"{ORDINALS[steps]} position after the {words(base, meaning)}"
+    return known.get(str(role), spoken(str(role)))
 
 
 ORDINALS = {"1": "first", "2": "second", "3": "third"}
@@ -143,6 +156,7 @@ class Depths:
     boundaries: tuple[str, ...]
     inside: tuple[tuple[str, ...], ...]
     layers: tuple[str, ...] = ()  # submodules that the layers are, whose operations are looked at where no site decides
+    ends: tuple[str, ...] = ()  # the input of the first and the output of the last, where more may come before or after
 
     @property
     def sites(self) -> list[str]:
@@ -189,6 +203,12 @@ def held_at(share: Shares, site: str, rule: Rule, kinds: Sequence[str]) -> str:
 
 def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) -> Finding | list[str]:
     """The kind of positions that holds the key at each boundary; a finding where there is no single one."""
+    outside = (meaning.key, "before the first layer"), ("question", "after the last layer")
+    for site, (kind, when) in zip(depths.ends, outside, strict=False):
+        others = [share[Cell(site, other)] for other in meaning.kinds if other != kind]
+        if not (share[Cell(site, kind)] >= rule.carries and max(others) < rule.trace):
+            reason = f"the {words(meaning.key)} moves {when}, where the verdict does not look: name all layers"
+            return Finding("undetermined", reason=reason)
     path = []
     for layer, site in enumerate(depths.boundaries, start=1):
         kind = held_at(share, site, rule, meaning.kinds)

@@ -28,7 +28,7 @@ from mecheval.intervene.effects import (
     summarise,
 )  # fmt: skip
 from mecheval.intervene.grid import MEASURES, Likelihoods, Measure, one_by_one, read, run_cells
-from mecheval.intervene.places import Answering, Listener, Roles, listening, positions
+from mecheval.intervene.places import Listener, Roles, answering, evaluating, listening, positions
 from mecheval.model import LM
 from mecheval.types import Batch, has_role
 
@@ -66,8 +66,7 @@ def path(
     check_same(clean, corrupted)
     if measure not in MEASURES:
         raise UnknownName("measure", measure, MEASURES)
-    if not isinstance(model, LM | Answering):
-        model = Answering(model)
+    model = answering(model)
     if frozen is None:
         if not isinstance(model, LM):
             raise UserError("path: name the outputs of a module that is not an LM that stay as they are as `frozen`.")
@@ -76,17 +75,13 @@ def path(
     if both := [site for site in receives if site in frozen]:
         raise UserError(f"path: {both[0]} is frozen, so nothing reaches it; a receiver is an input.")
     where = before_the_answer(clean, positions(clean, roles, seed))
-    training = model.training
-    model.eval()
     parts = []
-    try:
+    with evaluating(model):
         for rows in document_slices(model, clean, budget_mb):
             own, base = (cut_after_prediction(batch[rows]) for batch in (clean, corrupted))
             there = {role: at[rows] for role, at in where.items()}
             budget = int(budget_mb * 2**20)
             parts.append(_slice(model, own, base, sends, receives, there, frozen, MEASURES[measure], budget))
-    finally:
-        model.train(training)
     original, lost, restored = (torch.cat(each, dim=-1) for each in zip(*parts, strict=True))
     kind = corruption_of(clean, corrupted)
     tables = [

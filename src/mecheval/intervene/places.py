@@ -62,6 +62,22 @@ class Answering(nn.Module):
         return found
 
 
+def answering(model: nn.Module) -> LM | Answering:
+    """The model itself if its answers are logits for sure, else as a map from tokens to logits."""
+    return model if isinstance(model, LM | Answering) else Answering(model)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards it is in the mode that it had."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
 def _kind_of(answer: Any) -> str:
     return f"{type(answer).__name__} of {len(answer)}" if isinstance(answer, tuple | list) else type(answer).__name__
 
@@ -79,19 +95,8 @@ def place(model: nn.Module, name: str) -> Place:
     """
     if part := PART.fullmatch(name):
         return _part(place(model, part[1]), f".part.{part[2]}/{part[3]}", int(part[2]), int(part[3]))
-    if isinstance(model, LM) and name in model.heads():
-        of, number = name.rsplit(".", 1)
-        tap = model.taps()[of]
-        return _part(place(model, of), f".{number}", int(number), tap.heads, spread=tap.shape.split()[2] == "PH")
     if isinstance(model, LM):
-        taps = model.taps()
-        states = {f"blocks.{i}.{STATE}": Site(i, STATE, "state") for i in range(model.n_layers)}
-        if name not in taps and name in states:  # it can be replaced, but this mixer has no tensor of that name
-            return Place(states[name], 1, True, lambda listener: _no_tensor(name))
-        if name not in taps:
-            raise UnknownName("site", name, [*taps, *states, *model.heads()])
-        tap, site = taps[name], next(site for site in model.sites() if site == name)
-        return Place(site, tap.position_axis, tap.readonly, lambda listener: _attach_tap(tap, listener))
+        return _place_in_lm(model, name)
     path, _, end = name.rpartition(".")
     modules = dict(model.named_modules())
     if end in ("input", "output") and path in modules:
@@ -103,6 +108,22 @@ def place(model: nn.Module, name: str) -> Place:
     site = name if isinstance(name, Site) else Site(None, name)
     axis = 2 if isinstance(module, nn.Conv1d) and not at_input else 1  # its channels come first
     return Place(site, axis, False, lambda listener: attach_hook(module, at_input, listener))
+
+
+def _place_in_lm(model: LM, name: str) -> Place:
+    taps = model.taps()
+    if name in taps:
+        tap, site = taps[name], next(site for site in model.sites() if site == name)
+        return Place(site, tap.position_axis, tap.readonly, lambda listener: _attach_tap(tap, listener))
+    heads = model.heads()
+    if name in heads:
+        of, number = name.rsplit(".", 1)
+        tap = taps[of]
+        return _part(place(model, of), f".{number}", int(number), tap.heads, spread=tap.shape.split()[2] == "PH")
+    states = {f"blocks.{i}.{STATE}": Site(i, STATE, "state") for i in range(model.n_layers)}
+    if name in states:  # it can be replaced, but this mixer has no tensor of that name
+        return Place(states[name], 1, True, lambda listener: _no_tensor(name))
+    raise UnknownName("site", name, [*taps, *states, *heads])
 
 
 def _part(whole: Place, suffix: str, number: int, count: int, spread: bool = False) -> Place:

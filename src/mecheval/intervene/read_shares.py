@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mecheval.errors import UserError
-from mecheval.intervene.places import listening, positions
+from mecheval.intervene.places import evaluating, listening, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.types import Batch
@@ -75,13 +75,8 @@ def reads(lm: LM, batch: Batch) -> Reads:
         return listen
 
     there = [site for site in lm.taps() if site in wanted]
-    training = lm.training
-    lm.eval()
-    try:
-        with listening(lm, {site: listener(site) for site in there}):
-            lm(batch.tokens)
-    finally:
-        lm.train(training)
+    with evaluating(lm), listening(lm, {site: listener(site) for site in there}):
+        lm(batch.tokens)
     shares = torch.stack([_shares(found[weights], found[values]) for weights, values in declared.values()])
     states = [found.get(f"blocks.{i}.mixer.state") for i in declared]
     missing = torch.full(batch.tokens.shape, torch.nan)

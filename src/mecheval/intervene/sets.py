@@ -13,7 +13,7 @@ from mecheval.errors import UserError
 from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.effects import BUDGET_MB, before_the_answer, check_same, cut_after_prediction, document_slices
 from mecheval.intervene.grid import Cell, one_by_one, read, run_cells
-from mecheval.intervene.places import Answering, positions
+from mecheval.intervene.places import answering, positions
 from mecheval.model import LM
 from mecheval.types import Batch
 
@@ -48,8 +48,7 @@ def smallest_set(
     if not cells or not 0 < share <= 1:
         raise UserError(f"smallest_set: name at least one (site, role), and a share above 0 and up to 1 (got {share}).")
     every = tuple(dict.fromkeys((str(site), role) for site, role in cells))
-    if not isinstance(model, LM | Answering):
-        model = Answering(model)
+    model = answering(model)
     where = before_the_answer(clean, positions(clean, list(dict.fromkeys(role for _, role in every))))
 
     def best(sets: Iterable[tuple[Cell, ...]]) -> tuple[float, tuple[Cell, ...]]:

@@ -9,8 +9,7 @@ n documents, L tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -27,7 +26,7 @@ from mecheval.intervene.effects import (
 )  # fmt: skip
 from mecheval.intervene.gather import MIN_GAP
 from mecheval.intervene.grid import answer_likelihood, document_bytes, likelihood
-from mecheval.intervene.places import Listener, listening, positions
+from mecheval.intervene.places import Listener, evaluating, listening, positions
 from mecheval.model import LM
 from mecheval.types import Batch, first_of, last_of
 
@@ -69,18 +68,6 @@ def one_pass(lm: LM, batch: Batch, layer: int) -> Pass:
     return Pass(found, *(seen[name] for name in names))
 
 
-@contextmanager
-def evaluating(lm: LM) -> Iterator[None]:
-    """Inside, the model is in evaluation mode and records no gradients; afterwards it is in the mode that it had."""
-    training = lm.training
-    lm.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        lm.train(training)
-
-
 def check_layer(lm: object, layer: int) -> int:
     """`layer` itself, or an error if the model has no such layer, or no layers that are known."""
     if not isinstance(lm, LM):
@@ -106,7 +93,7 @@ def state_sweep(
 
     asked = [check_layer(lm, layer) for layer in (range(lm.n_layers) if layers is None else layers)]
     check_same(clean, corrupted)
-    with evaluating(lm):
+    with evaluating(lm), torch.no_grad():
         parts = [
             _sweep(lm, cut_after_prediction(clean[rows]), cut_after_prediction(corrupted[rows]), asked, budget_mb)
             for rows in document_slices(lm, clean, budget_mb)

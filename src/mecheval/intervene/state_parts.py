@@ -31,8 +31,8 @@ from mecheval.intervene.effects import (
 )  # fmt: skip
 from mecheval.intervene.grid import Likelihoods, answer_likelihood
 from mecheval.intervene.memory import Form, Memory, form_of, run_mixer, seen_by
-from mecheval.intervene.places import STATE, Listener, listening, positions
-from mecheval.intervene.state import Pass, check_layer, evaluating, one_pass
+from mecheval.intervene.places import STATE, Listener, evaluating, listening, positions
+from mecheval.intervene.state import Pass, check_layer, one_pass
 from mecheval.model import LM
 from mecheval.sites import Site, taps
 from mecheval.types import NOWHERE, Batch, last_of
@@ -68,7 +68,7 @@ def replace_state(
     part = _part(lm, clean, layer, after, head, direction)
     part.check(memory=direction is not None)
     parts = []
-    with evaluating(lm):
+    with evaluating(lm), torch.no_grad():
         for rows in document_slices(lm, clean, budget_mb):
             source, base = (cut_after_prediction(batch[rows]) for batch in (clean, corrupted))
             parts.append(part[rows].replaced(source, base))
@@ -101,7 +101,7 @@ def erase_state(
     part = _part(lm, batch, layer, after, head, direction)
     part.check(memory=True)
     parts = []
-    with evaluating(lm):
+    with evaluating(lm), torch.no_grad():
         for rows in document_slices(lm, batch, budget_mb):
             parts.append(part[rows].erased(cut_after_prediction(batch[rows])))
     original, edited = (torch.cat(each) for each in zip(*parts, strict=True))

@@ -14,11 +14,10 @@ B batch, L length, K positions asked for, H heads, E head width, D = H E.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.mixers.base import divides
-from mecheval.mixers.memory import MemoryMixer, unit
+from mecheval.mixers.memory import MemoryMixer
 from mecheval.mixers.options import DeltaNetOptions
 from mecheval.mixers.parts import RMSNorm
 from mecheval.sites import Tap
@@ -28,9 +27,6 @@ class DeltaNet(MemoryMixer):
     """Linear attention with the delta rule."""
 
     Options = DeltaNetOptions
-    q: Tap
-    k: Tap
-    v: Tap
     beta: Tap
 
     def __init__(self, d_model: int, layer: int, options: DeltaNetOptions) -> None:
@@ -43,10 +39,8 @@ class DeltaNet(MemoryMixer):
         self.o_proj = nn.Linear(d_model, d_model, bias=False)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
-        """q, k, v = silu(conv(W x)), q and k of unit length, q scaled by 1/√E; then the delta rule."""
-        q = self.q(unit(self.split(F.silu(self.project("q", x, at)))) * self.key_size**-0.5)  # (B, L or K, H, E)
-        k = self.k(unit(self.split(F.silu(self.project("k", x)))))  # (B, L, H, E)
-        v = self.v(self.split(F.silu(self.project("v", x))))
+        """q, k, v = silu(conv(W x)), q and k of unit length; then the delta rule."""
+        q, k, v = self.unit_parts(x, at)
         beta = self.beta(self.strongest * torch.sigmoid(self.b_proj(x)))  # (B, L, H)
         y: Tensor = self.o_proj(self.o_norm(self.read(q, k, v, at, beta=beta)).flatten(2))
         return y

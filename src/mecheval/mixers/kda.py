@@ -17,10 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mecheval.mixers.memory import MemoryMixer, decay_parameters, size_of_head, unit, whole
+from mecheval.mixers.memory import MemoryMixer, decay_parameters, size_of_head, whole
 from mecheval.mixers.options import KDAOptions
 from mecheval.mixers.parts import RMSNorm
-from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
 
@@ -28,12 +27,8 @@ class KDA(MemoryMixer):
     """The delta rule with a decay for each key channel."""
 
     Options = KDAOptions
-    q: Tap
-    k: Tap
-    v: Tap
     g: Tap
     beta: Tap
-    gate: Tap
 
     def __init__(self, d_model: int, layer: int, options: KDAOptions) -> None:
         heads = options.num_heads
@@ -52,15 +47,11 @@ class KDA(MemoryMixer):
         self.o_proj = nn.Linear(heads * values, d_model, bias=False)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
-        """q, k, v = silu(conv(W x)), q and k of unit length, q scaled by 1/√E; then the gated delta rule."""
-        q = self.q(unit(self.split(F.silu(self.project("q", x, at)))) * self.key_size**-0.5)  # (B, L or K, H, E)
-        k = self.k(unit(self.split(F.silu(self.project("k", x)))))  # (B, L, H, E)
-        v = self.v(self.split(F.silu(self.project("v", x))))  # (B, L, H, V)
+        """q, k, v = silu(conv(W x)), q and k of unit length; then the gated delta rule."""
+        q, k, v = self.unit_parts(x, at)
         steps = F.softplus(self.f_proj(x) + self.dt_bias)
         g = self.g(-self.A_log.exp().unsqueeze(1) * self.split(steps))  # (B, L, H, E)
         beta = self.beta(self.strongest * torch.sigmoid(self.b_proj(x)))  # (B, L, H)
         o = self.read(q, k, v, at, g=g, beta=beta)
-        here = x if at is None else take(x, at)
-        gate = torch.sigmoid(self.gate(self.split(self.g_proj(here)))) if self.use_gate else None
-        y: Tensor = self.o_proj(self.o_norm(o, gate).flatten(2))
+        y: Tensor = self.o_proj(self.o_norm(o, self.opened(x, at, torch.sigmoid)).flatten(2))
         return y

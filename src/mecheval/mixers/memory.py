@@ -6,14 +6,16 @@ B batch, L length, K positions asked for, H heads, E width of a head's keys, V o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
 from mecheval.mixers.base import Mixer
-from mecheval.mixers.parts import ShortConv, projected_conv_at
+from mecheval.mixers.options import GLAOptions, RetNetOptions
+from mecheval.mixers.parts import RMSNorm, ShortConv, projected_conv_at
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.queries import take
 from mecheval.ops.weights import of_result, one_value_each
@@ -26,6 +28,12 @@ class MemoryMixer(Mixer):
     A mixer makes its own maps between `__init__` and `add_sites`, so that parameters stand in upstream's order.
     """
 
+    q: Tap
+    k: Tap
+    v: Tap
+    gate: Tap
+    g_proj: nn.Module
+    use_gate = False
     q_proj: nn.Linear
     k_proj: nn.Linear
     v_proj: nn.Linear
@@ -86,10 +94,58 @@ class MemoryMixer(Mixer):
             self.weights(of_result(linear_recurrence(q, k, one_value_each(v), final_state=False, **parts)))
         return self.heads(linear_recurrence(q, k, v, at=at, final_state=False, **parts))
 
+    def unit_parts(self, x: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v = silu(conv(W x)), q and k of unit length, q scaled by 1/√E; (B, L or K, H, E), (B, L, H, E or V)."""
+        q = self.q(unit(self.split(F.silu(self.project("q", x, at)))) * self.key_size**-0.5)
+        k = self.k(unit(self.split(F.silu(self.project("k", x)))))
+        return q, k, self.v(self.split(F.silu(self.project("v", x))))
+
+    def opened(self, x: Tensor, at: Tensor | None, how: Callable[[Tensor], Tensor] = F.silu) -> Tensor | None:
+        """The output gate, (B, L or K, H, V), after its nonlinearity; None in a mixer that is built without one."""
+        return how(self.gate(self.split(self.g_proj(x if at is None else take(x, at))))) if self.use_gate else None
+
     def state_size(self, length: int) -> int:
         """The memory, and the tokens that the convolutions still reach."""
         memory = self.num_heads * self.key_size * self.value_size
         return memory + min(length, max(0, self.taps - 1)) * self.conv_channels
+
+
+class FadingAttention(MemoryMixer):
+    """Linear attention whose memory fades: what GLA and RetNet share.
+
+    Keys and values are as wide as the model times a factor, and the output is normalised, then gated.
+    """
+
+    def __init__(self, d_model: int, name: str, options: GLAOptions | RetNetOptions, gates: Mapping[str, str]) -> None:
+        heads = options.num_heads
+        keys, values = (
+            size_of_head(whole(d_model * expand, name, what), heads, name, what)
+            for expand, what in ((options.expand_k, "keys"), (options.expand_v, "values"))
+        )
+        super().__init__(d_model, heads, keys, values)
+        self.use_gate = options.use_output_gate
+        if self.use_gate:
+            self.g_proj = nn.Linear(d_model, heads * values, bias=False)
+            gates = {**gates, "gate": "B L H V"}
+        self.add_sites(options.conv_size if options.use_short_conv else 0, gates)
+
+    def add_output(self) -> None:
+        """The map to the output and the norm before it, which upstream calls by another name where there is a gate."""
+        self.o_proj = nn.Linear(self.num_heads * self.value_size, self.d_model, bias=False)
+        setattr(self, "g_norm_swish_gate" if self.use_gate else "g_norm", RMSNorm(self.value_size))
+
+    def inputs(self, x: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v = W x, or silu(conv(W x)), q scaled by 1/√E; (B, L or K, H, E), (B, L, H, E), (B, L, H, V)."""
+        q, k, v = self.project("q", x, at), self.project("k", x), self.project("v", x)
+        if self.taps:
+            q, k, v = F.silu(q), F.silu(k), F.silu(v)
+        return self.split(q) * self.key_size**-0.5, self.split(k), self.split(v)
+
+    def output(self, o: Tensor, x: Tensor, at: Tensor | None) -> Tensor:
+        """What was read, (B, L or K, H, V), normalised, gated and mapped to the stream."""
+        norm: RMSNorm = self.g_norm_swish_gate if self.use_gate else self.g_norm  # type: ignore[assignment]
+        y: Tensor = self.o_proj(norm(o, self.opened(x, at)).flatten(2))
+        return y
 
 
 def size_of_head(width: float, heads: int, name: str, what: str) -> int:

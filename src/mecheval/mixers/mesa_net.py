@@ -25,7 +25,6 @@ from mecheval.mixers.memory import MemoryMixer, size_of_head, unit
 from mecheval.mixers.options import MesaNetOptions
 from mecheval.mixers.parts import RMSNorm
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
-from mecheval.ops.queries import take
 from mecheval.ops.ridge import ridge
 from mecheval.ops.weights import of_result, one_value_each
 from mecheval.sites import Tap
@@ -35,13 +34,9 @@ class MesaNet(MemoryMixer):
     """Ridge regression of values on keys at every token."""
 
     Options = MesaNetOptions
-    q: Tap
-    k: Tap
-    v: Tap
     g: Tap
     beta: Tap
     solved: Tap
-    gate: Tap
 
     def __init__(self, d_model: int, layer: int, options: MesaNetOptions) -> None:
         heads, least = options.num_heads, options.lambda_lower_bound
@@ -75,9 +70,7 @@ class MesaNet(MemoryMixer):
         if self.weights.listening:
             self.weights(of_result(linear_recurrence(solved, written, one_value_each(v), g=g)))
         o = self.heads(linear_recurrence(solved, written, v, g=g, at=at))
-        here = x if at is None else take(x, at)
-        gate = F.silu(self.gate(self.split(self.g_proj(here)))) if self.use_gate else None
-        y: Tensor = self.o_proj(self.o_norm(o, gate).flatten(2))
+        y: Tensor = self.o_proj(self.o_norm(o, self.opened(x, at)).flatten(2))
         return y
 
     def state_size(self, length: int) -> int:

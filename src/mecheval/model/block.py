@@ -15,6 +15,9 @@ from mecheval.ops.pieces import continued
 from mecheval.ops.queries import take
 from mecheval.sites import Tap, taps
 
+AFTER_MIXER = ("mixer.output", "canon_c", "mlp.input", "canon_d", "mlp.output", "output")
+"""Sites of a block from its mixer's output on."""
+
 
 class MLP(nn.Module):
     """fc2(gelu(fc1(h))), with the exact GELU."""
@@ -69,16 +72,18 @@ class Block(nn.Module):
     def forward(self, h: Tensor, at: Tensor | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D), or (B, K, D): the same numbers at positions `at` (B, K) only.
 
-        While someone listens to a site of this block, all positions are computed, so that sites keep their shapes.
+        A site that someone listens to is computed at all positions, so that it keeps its shape; what comes after the
+        mixer is computed at these positions only, unless the listener is there.
         """
-        if at is not None and (self._mixes_late or any(tap.listener is not None for tap in self._taps.values())):
+        if at is not None and (self._mixes_late or any(tap.listener is not None for tap in self._after)):
             return take(self.forward(h), at)
         h = self.input(h)
         x = self.mixer_input(self.norm1(h))
         if at is None:
             mixed = self.mixer(x) if isinstance(self.mixer, Mixer) else continued(self.mixer, x)
         else:
-            mixed = self.mixer(x, at) if self._takes_at else take(self.mixer(x), at)
+            takes_at = self._takes_at and all(tap.listener is None for tap in self._taps.values())
+            mixed = self.mixer(x, at) if takes_at else take(self.mixer(x), at)
             h = take(h, at)
         h = h + self.mixer_output(mixed)
         if self.has_mlp:
@@ -93,7 +98,7 @@ class Block(nn.Module):
         """The sites of this block after which nothing moves between its positions any more."""
         moving = {"canon_c": {"mixer.output"}, "canon_d": {"mixer.output", "canon_c", "mlp.input"}}
         gone = [sites for canon, sites in moving.items() if canon in self._taps]
-        return {"mixer.output", "canon_c", "mlp.input", "canon_d", "mlp.output", "output"}.difference(*gone)
+        return set(AFTER_MIXER).difference(*gone)
 
     def state_size(self, length: int) -> int | None:
         """Numbers that generation must carry from one token to the next; None when the mixer does not say."""
@@ -121,4 +126,5 @@ class Block(nn.Module):
             "canon_d",
         ]
         both = own | inside
+        self._after = [both[name] for name in AFTER_MIXER if name in both]
         return {name: both[name] for name in (*order, "mlp.output", "output") if name in both}

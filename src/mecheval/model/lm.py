@@ -169,7 +169,7 @@ class LM(nn.Module):
 
     def heads(self) -> list[Site]:
         """The heads of all mixers that have them, `blocks.0.mixer.heads.3`: parts of the site `mixer.heads`."""
-        return [Site(s.block, f"{s.part}.{i}", s.kind) for s, tap in self._sites() for i in range(tap.heads)]
+        return [Site(s.block, f"{s.part}.{i}", "head") for s, tap in self._sites() for i in range(tap.heads)]
 
     def _sites(self) -> list[tuple[Site, Tap]]:
         blocks = enumerate(self._blocks())

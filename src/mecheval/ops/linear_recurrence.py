@@ -35,7 +35,7 @@ from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.pieces import apart, current
 from mecheval.ops.queries import check_at, take
 from mecheval.ops.recurrence_chunks import in_chunks, with_query_steps
-from mecheval.ops.recurrence_loop import in_loops
+from mecheval.ops.recurrence_loop import Parts, in_loops
 
 
 @overload
@@ -76,18 +76,19 @@ def linear_recurrence(
             read, after = linear_recurrence(q, k, v, g=g, beta=beta, a=a, b=b, initial_state=before, final_state=True)
         now.keep(after)
         return (read, after) if final_state else read
-    _check(q, k, v, g, beta, a, b, initial_state, at)
-    given = [x for x in (q, k, v, g, beta, a, b, initial_state) if x is not None]
+    parts = Parts(g, beta, a, b, initial_state)
+    _check(q, k, v, parts, at)
+    given = [x for x in (q, k, v, *parts) if x is not None]
     o: Tensor
     S: Tensor | None
     if beta is not None and len(given) == 4 and not final_state and use_gpu("fla", *given):
         return _delta_on_gpu(q, k, v, beta, at)
     if not use_fast(*given):
-        o, S = linear_recurrence_reference(q, k, v, g, beta, a, b, initial_state, at)
+        o, S = linear_recurrence_reference(q, k, v, at=at, **parts._asdict())
     elif a is None and (g is None or g.ndim == 3):
         o, S = in_chunks(q, k, v, g, beta, initial_state, at, final_state)
     else:
-        o, S = in_loops(q, k, v, g, beta, a, b, initial_state, at)
+        o, S = in_loops(q, k, v, parts, at)
     if not final_state:
         return o
     assert S is not None
@@ -95,18 +96,10 @@ def linear_recurrence(
 
 
 def linear_recurrence_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor | None = None,
-    beta: Tensor | None = None,
-    a: Tensor | None = None,
-    b: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    at: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, at: Tensor | None = None, **parts: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """`linear_recurrence` as a loop over time, with the memory after the last position."""
-    states = list(_states(k, v, g, beta, a, b, initial_state))
+    """`linear_recurrence` as a loop over time, with the memory after the last position; `parts` are its others."""
+    states = list(_states(k, v, Parts(**parts)))
     if at is None:
         read = zip(states, q.unbind(1), strict=True)
         return torch.stack([(q_BHD.unsqueeze(2) @ S_BHDV).squeeze(2) for S_BHDV, q_BHD in read], dim=1), states[-1]
@@ -114,29 +107,13 @@ def linear_recurrence_reference(
     return (q.unsqueeze(3) @ S_BKHDV).squeeze(3), states[-1]
 
 
-def linear_recurrence_states(
-    k: Tensor,
-    v: Tensor,
-    *,
-    g: Tensor | None = None,
-    beta: Tensor | None = None,
-    a: Tensor | None = None,
-    b: Tensor | None = None,
-    initial_state: Tensor | None = None,
-) -> Tensor:
-    """The memory (B, L, H, Dk, Dv) after each position."""
-    return torch.stack(list(_states(k, v, g, beta, a, b, initial_state)), dim=1)
+def linear_recurrence_states(k: Tensor, v: Tensor, **parts: Tensor | None) -> Tensor:
+    """The memory (B, L, H, Dk, Dv) after each position; `parts` are those of `linear_recurrence`."""
+    return torch.stack(list(_states(k, v, Parts(**parts))), dim=1)
 
 
-def _states(
-    k: Tensor,
-    v: Tensor,
-    g: Tensor | None,
-    beta: Tensor | None,
-    a: Tensor | None,
-    b: Tensor | None,
-    initial_state: Tensor | None,
-) -> Iterator[Tensor]:
+def _states(k: Tensor, v: Tensor, parts: Parts) -> Iterator[Tensor]:
+    g, beta, a, b, initial_state = parts
     S_BHDV = k.new_zeros(k.shape[0], *k.shape[2:], v.shape[3]) if initial_state is None else initial_state
     decay = None if g is None else g.exp().reshape(*g.shape, *[1] * (5 - g.ndim)).unbind(1)
     # unbind, because the gradient of indexing one step at a time costs a whole sequence per step
@@ -167,17 +144,8 @@ def _delta_on_gpu(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, at: Tensor | No
     return o_BMHV if at is None else take(o_BMHV, place_BK)
 
 
-def _check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor | None,
-    beta: Tensor | None,
-    a: Tensor | None,
-    b: Tensor | None,
-    initial_state: Tensor | None,
-    at: Tensor | None,
-) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, parts: Parts, at: Tensor | None) -> None:
+    g, beta, a, b, initial_state = parts
     if (a is None) != (b is None) or (a is not None and beta is not None):
         raise ValueError("linear_recurrence: a and b go together, and without beta")
     batch, length, heads, key_size = k.shape

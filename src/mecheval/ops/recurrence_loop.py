@@ -11,7 +11,7 @@ Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K querie
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,19 +21,20 @@ from mecheval.ops.queries import in_time_order
 from mecheval.ops.recurrence_kernel import loop_backward, loop_forward, segments
 
 
-def in_loops(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor | None,
-    beta: Tensor | None,
-    a: Tensor | None,
-    b: Tensor | None,
-    initial_state: Tensor | None,
-    at: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+class Parts(NamedTuple):
+    """What a recurrence may have beside queries, keys and values; see `linear_recurrence`."""
+
+    g: Tensor | None = None
+    beta: Tensor | None = None
+    a: Tensor | None = None
+    b: Tensor | None = None
+    initial_state: Tensor | None = None
+
+
+def in_loops(q: Tensor, k: Tensor, v: Tensor, parts: Parts, at: Tensor | None) -> tuple[Tensor, Tensor]:
     """The result, and the memory after the last position."""
     batch, length, heads, key_size = k.shape
+    g, beta, a, b, initial_state = parts
     w = torch.ones_like(k) if g is None else g.exp().reshape(*g.shape, *[1] * (4 - g.ndim)).expand(k.shape)
     if beta is not None:
         a, b, v = w * k, -beta.unsqueeze(3) * k, beta.unsqueeze(3) * v

@@ -23,7 +23,7 @@ COLUMNS = {"test_accuracy": "test accuracy", "dev_accuracy": "dev accuracy", "or
 FEW = 4
 """Most settings that evidence names; of more it names the first ones and counts the rest."""
 WORDS = {"fails": "Fails", "unsure": "Undecided", "holds": "Holds", "open": "Not run"}
-"""What evidence calls the states of parts, in the order in which it tells them."""
+"""What evidence calls the states of parts, in the order in which it names them."""
 
 
 class Cell(NamedTuple):

@@ -41,7 +41,6 @@ class Comparison:
 
     @property
     def titles(self) -> dict[str, str]:
-        """What each quantity is called."""
         return _titles(self.study)
 
 
@@ -98,16 +97,8 @@ def _patterns(study: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFr
         main = Counter(run.place for run in paper if run.place not in (NOT_LEARNT, NOWHERE)).most_common(1)
         top = main[0][0] if main else ""
         learnt = [run.place for run in mine if run.place != NOT_LEARNT]
-        rows.append(
-            (
-                mixer,
-                _in_words(study, mine),
-                _in_words(study, paper),
-                top,
-                len(learnt),
-                sum(place == top for place in learnt),
-            )
-        )
+        said = (_in_words(study, side) for side in (mine, paper))
+        rows.append((mixer, *said, top, len(learnt), sum(place == top for place in learnt)))
     return pd.DataFrame(rows, columns=list(PATTERNS))
 
 

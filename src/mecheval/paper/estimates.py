@@ -53,7 +53,7 @@ class Quantity(Protocol):
     def seeds(self) -> int: ...
 
     def interval(self, level: float = LEVEL) -> Ends:
-        """The two ends."""
+        """The low and the high end."""
         ...
 
 
@@ -67,7 +67,6 @@ class Estimate:
     seeds: int
 
     def interval(self, level: float = LEVEL) -> Ends:
-        """Student's interval."""
         half = student(level, self.freedom) * math.sqrt(self.variance)
         return self.value - half, self.value + half
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 
-class Published(NamedTuple):
+class PublishedFigure(NamedTuple):
     """The cells of a figure: their file, the axes that distinguish them, and the quantities in each.
 
     `places` are the interventions among the quantities: where a clean activation was patched in. All numbers are means
@@ -29,13 +29,14 @@ class Published(NamedTuple):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """The columns with numbers."""
         return ("original", "corrupted", *self.places)
 
 
 PUBLISHED = {
-    "ar": Published("fig3_ar.csv", 320, ("mixer", "d_model"), ("restored_key", "restored_value", "restored_query")),
-    "ar_mamba_inside": Published(
+    "ar": PublishedFigure(
+        "fig3_ar.csv", 320, ("mixer", "d_model"), ("restored_key", "restored_value", "restored_query")
+    ),
+    "ar_mamba_inside": PublishedFigure(
         "fig5_mamba_short_conv.csv", 64, ("lr", "d_model"), ("conv0_at_value", "conv0_at_next_key", "conv1_at_value")
     ),
 }
@@ -90,13 +91,11 @@ class Setting:
 
     @classmethod
     def of(cls, config: RunConfig) -> Setting:
-        """The setting of one run."""
         data, early = config.data, config.evaluate.stop_at is not None or config.evaluate.patience is not None
         return cls(config.task.name, config.task.options, data.steps, data.batch_size, early, config.evaluate.documents)
 
     @classmethod
     def paper(cls, task: str) -> Setting:
-        """The paper's setting."""
         return cls.of(run_config(task, preset="paper"))
 
     @property

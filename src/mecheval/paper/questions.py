@@ -14,7 +14,7 @@ TOLERANCE = 0.1
 """A number of ours agrees with the paper's if the two differ by less than this.
 
 The paper has one seed and 320 documents. Near 0.9 the standard error of the difference of two such runs is about 4
-points, of which 2.4 come from the documents: a smaller difference could not be told from none.
+points, of which 2.4 come from the documents: a smaller difference would mean nothing.
 """
 NEAR_FLOOR = TOLERANCE
 """How far above guessing an accuracy may be and still count as a failure.

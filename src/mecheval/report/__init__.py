@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.files import write_atomic
+from mecheval.files import write_output
 from mecheval.store import Store
 
 if TYPE_CHECKING:  # slow to import
@@ -38,10 +38,7 @@ def write_report(store: Store, path: str | Path, scale: str = "laptop", title: s
         raise UnknownName("scale", scale, SCALES)
     path = check_page(path)
     data, specs = report_data(store, scale)
-    try:
-        write_atomic(path, page(title or TITLE, data, specs))
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}.") from None
+    write_output(path, page(title or TITLE, data, specs))
     return path
 
 

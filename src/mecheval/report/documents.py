@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mecheval.errors import UserError
 from mecheval.figures.grammar import derivation_of
-from mecheval.figures.heatmap import arranged, in_depth
-from mecheval.report.page import tidy
+from mecheval.figures.heatmap import in_depth
 from mecheval.report.runs import SPLIT, is_mapped, layout_of, three
 from mecheval.store import RunFolder, Store
 from mecheval.tasks import ATR, Task
 from mecheval.tasks.base import places_of
-from mecheval.types import LAST, ROLES, in_order
+from mecheval.types import LAST, NOWHERE, ROLES, in_order
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
     from mecheval.analysis.runs import Trained
     from mecheval.intervene.explain import Answers
+    from mecheval.sites import Site
     from mecheval.types import Batch
 
 RUNS, DOCUMENTS = 24, 6
@@ -28,6 +31,8 @@ LOOK, LONGEST = 48, 48
 """How many documents are searched for short ones, and up to how many tokens a document is easily read."""
 TOP = 3
 """How many answers are listed, besides the right one."""
+HERE = "here"
+"""The role of the positions that are patched, in the batch of all columns."""
 
 
 def explored(best: pd.DataFrame, most: int = RUNS) -> list[str]:
@@ -52,8 +57,8 @@ def _explore(folder: RunFolder) -> dict[str, Any]:
     published = (folder.path.parents[1] / "weights").is_dir()
     if not published and not (folder.weights / f"{LAST}.safetensors").exists():  # known without torch, which is slow
         return {"run": folder.id, "problem": f"run {folder.id} has no {LAST} weights."}
-    from mecheval.analysis.pretrained import published_model
     from mecheval.analysis.runs import alone, load_run
+    from mecheval.analysis.weights import published_model
 
     try:
         trained = (published_model(folder) if published else None) or load_run(folder, LAST)
@@ -69,37 +74,87 @@ def _documents(trained: Trained) -> dict[str, Any]:
     import torch
 
     from mecheval.analysis.runs import documents
-    from mecheval.intervene import interchange
     from mecheval.intervene.effects import default_sites
-    from mecheval.intervene.explain import explain, likeliest, patched_logits
+    from mecheval.intervene.explain import explain
 
     given = trained.config.evaluate
     clean, corrupted = documents(trained.task, trained.config, SPLIT, min(LOOK, given.documents))
     rows = torch.tensor(_readable(clean.lengths.tolist()))
     clean, corrupted = clean[rows], corrupted[rows]
-    sites = [site for site in default_sites(trained.lm) if is_mapped(site)]
-    effects = interchange(trained.lm, clean, corrupted, sites, list(clean.roles), per_document=True)
-    said = {(str(site), role): logits for site, role, logits in
-            patched_logits(trained.lm, clean, corrupted, sites, list(clean.roles))}  # fmt: skip
+    sites = in_depth([site for site in default_sites(trained.lm) if is_mapped(site)])
+    columns = [columns_of(clean, row) for row in range(len(clean))]
+    patched = _patched(trained, clean, corrupted, sites, columns)
+    read = _reads(trained, clean)
+    names: dict[str, int] = {}
     shown: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {}
     for row in range(len(clean)):
-        own = arranged(effects[effects["document"] == int(clean.index[row])])
-        layout = layout_of(in_depth(sites), own["role"])
         both = clean[row : row + 1], corrupted[row : row + 1]
         answered = explain(trained.lm, trained.task, *both, sites=[], roles=[], top=TOP)
-        right = int(clean.answers[row])
-        patched = [
-            _answers(likeliest(trained.task, said[site, role][row], right, TOP))
-            for site, role in zip(own["site"].astype(str), own["role"], strict=True)
-        ]
+        before = _answers(answered.corrupted, names)
+        said = [_answers(each, names) for each in patched[row]]
         shown.append({
-            **_text(trained.task, clean, row, given.seed), "substitute": answered.substitute,
-            "answers": [_answers(answered.clean), _answers(answered.corrupted)], "patched": patched,
-            "original": tidy(own["original"].iloc[0]), "corrupted": tidy(own["corrupted"].iloc[0]),
-            "values": three(own["restored"].to_numpy(float)),
+            **_text(trained.task, clean, row, given.seed), "substitute": answered.substitute, "columns": columns[row],
+            "answers": [_answers(answered.clean, names), before],
+            "patched": [None if each == before else each for each in said],
+            "values": three(np.array([_right(each) for each in patched[row]])),
+            "original": _right(answered.clean), "corrupted": _right(answered.corrupted), "reads": read[row],
         })  # fmt: skip
-    return {"layout": layout, "documents": shown}
+    layout = layout_of(sites, in_order(clean.roles))
+    return {"layout": layout, "names": list(names), "documents": shown}
+
+
+def columns_of(clean: Batch, row: int) -> list[list[int]]:
+    """What is patched together, a column each: every position up to the prediction, and roles of several positions.
+
+    Of a document that is too long to be read, only the positions of roles.
+    """
+    last = int(clean.predict_at[row, 0])
+    roles = [[place for place in places_of(at, row) if place <= last] for at in clean.roles.values()]
+    single = range(last + 1) if last < LONGEST else sorted({place for places in roles for place in places})
+    spans = {tuple(places): None for places in roles if len(places) > 1}
+    return [[place] for place in single] + [list(span) for span in spans]
+
+
+def _patched(
+    trained: Trained, clean: Batch, corrupted: Batch, sites: Sequence[Site], columns: Sequence[Sequence[list[int]]]
+) -> list[list[Answers]]:
+    """For each document the answers with the clean activation of one site at one column patched in, site by site.
+
+    All columns of all documents are one batch, in which a document stands as often as it has columns.
+    """
+    import torch
+
+    from mecheval.intervene.explain import likeliest_of_each, patched_logits
+
+    together = [(row, places) for row, own in enumerate(columns) for places in own]
+    rows = [row for row, _ in together]
+    widest = max(len(places) for _, places in together)
+    at = torch.tensor([places + [NOWHERE] * (widest - len(places)) for _, places in together])
+    stacked = [replace(batch[torch.tensor(rows)], roles={HERE: at}) for batch in (clean, corrupted)]
+    found: list[list[Answers]] = [[] for _ in columns]
+    right = stacked[0].answers.tolist()
+    for _, _, logits in patched_logits(trained.lm, stacked[0], stacked[1], sites, [HERE]):
+        for row, answers in zip(rows, likeliest_of_each(trained.task, logits, right, TOP), strict=True):
+            found[row].append(answers)
+    return found
+
+
+def _reads(trained: Trained, clean: Batch) -> list[list[list[list[int]]] | None]:
+    """For each document, layer and token the shares in % of what is read there from each token up to it.
+
+    None for a mixer that does not say what it weighs, and for documents that are too long to be read.
+    """
+    from mecheval.intervene import reads
+
+    lasts = clean.predict_at[:, 0].tolist()
+    try:
+        shares = reads(trained.lm, clean).shares.mul(100).round().int()
+    except UserError:
+        return [None] * len(lasts)
+    return [
+        [[layer[row, t, : t + 1].tolist() for t in range(last + 1)] for layer in shares] if last < LONGEST else None
+        for row, last in enumerate(lasts)
+    ]
 
 
 def _readable(lengths: Sequence[int]) -> list[int]:
@@ -145,6 +200,11 @@ def _tree(task: Task, number: int, seed: int) -> dict[str, Any] | None:
     return {"parents": list(drawn.parents), "asked": drawn.asked(), "owners": list(drawn.owners)}
 
 
-def _answers(answers: Answers) -> list[list[Any]]:
-    """[symbol, probability, whether it is right], the likeliest first."""
-    return [[each.symbol, tidy(round(each.p, 4)), each.right] for each in answers]
+def _right(answers: Answers) -> float:
+    """The probability of the right answer."""
+    return round(next(each.p for each in answers if each.right), 4)
+
+
+def _answers(answers: Answers, names: dict[str, int]) -> list[int]:
+    """Symbol, probability, symbol, probability, the likeliest first: symbols by number, probabilities per mille."""
+    return [part for each in answers for part in (names.setdefault(each.symbol, len(names)), round(1000 * each.p))]

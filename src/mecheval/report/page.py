@@ -5,42 +5,31 @@ Numbers are written short, and charts with signals by which the page filters the
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import cache
 from html import escape
-from importlib import metadata
 from importlib.resources import files
-from importlib.util import cache_from_source
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mecheval.digests import sha256
 from mecheval.figures.canvas import BAND, INK, PALE, PAPER, QUIET
+from mecheval.figures.html import bundle, text_of
 from mecheval.figures.lines import thinned
-from mecheval.figures.vegalite import FAINT, GREY, RAMP, WHITE_FROM, Chart, Spec, version, views
-from mecheval.files import write_atomic
+from mecheval.figures.vegalite import FAINT, GREY, RAMP, WHITE_FROM, Chart, Spec, views
 from mecheval.studies.axes import ordered, plain, say
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 SCRIPTS = (
-    "dom.js", "theme.js", "charts.js", "tables.js", "maps.js", "summary.js", "studies.js", "comparison.js",
-    "documents.js", "runs.js", "main.js", "drawn.js",
+    "dom.js", "theme.js", "charts.js", "tables.js", "maps.js", "reads.js", "summary.js", "studies.js",
+    "comparison.js", "documents.js", "runs.js", "main.js", "drawn.js",
 )  # fmt: skip
 """The scripts of the page, in the order in which they build on each other."""
 EVALUATION = ("dom.js", "theme.js", "charts.js", "tables.js", "evaluation.js", "drawn.js")
 """Those of a page about one evaluated model."""
-VEGA = "window.vegaEmbed = vegaEmbed; window.dispatchEvent(new Event('vega'));"
-"""The last script: it hands Vega to the page, and announces it."""
 DIGITS, CHART_DIGITS, EXACT = 4, 5, 17
 """Significant digits of a number in tables and in charts, and those with which it is itself again."""
-ESCAPED = {sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
-"""Characters that could end a script element or a line of it; in JSON they occur only inside strings."""
 
 FIELDS = {"lr": "rate"}
 """What the rows of charts call an axis, where that is not its name: cells may have runs of several rates."""
@@ -86,24 +75,6 @@ def asset(name: str) -> str:
     return (files("mecheval.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-@cache
-def bundle() -> str:
-    """Vega, Vega-Lite of the version that the charts are written for, and the script that embeds them.
-
-    Bundling takes two seconds, so the result is kept beside the compiled code of this module where possible.
-    """
-    import vl_convert
-
-    made_of = sha256(f"{metadata.version('vl-convert-python')} {version()} {VEGA}".encode())
-    kept = Path(cache_from_source(__file__)).with_name(f"vega-{made_of[:16]}.js")
-    with suppress(OSError, UnicodeError):
-        return kept.read_text(encoding="utf-8")
-    script: str = vl_convert.javascript_bundle(VEGA, vl_version=version()).replace("</script", "<\\/script")
-    with suppress(OSError):
-        write_atomic(kept, script)
-    return script
-
-
 def _ramp() -> str:
     """The colours of maps as variables, light and dark; `w` is the text on them."""
     light, dark = (
@@ -130,14 +101,6 @@ def tidy(value: Any, digits: int = DIGITS) -> Any:
         return [tidy(each, digits) for each in value]
     value = plain(value)
     return tidy(value, digits) if isinstance(value, float) else value
-
-
-def text_of(data: Any) -> str:
-    """JSON of tidy data that can stand inside a script element, whatever texts are in it."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for sign, written in ESCAPED.items():
-        text = text.replace(sign, written)
-    return text.encode("utf-8", "replace").decode()
 
 
 def levels(axis: str, values: Sequence[Any]) -> dict[str, Any]:

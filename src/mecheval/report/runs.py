@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecheval.figures.heatmap import AFTER, BEFORE, in_depth
-from mecheval.figures.mechanism_rows import apart, mixer_names, setting_of, task_names, usual_values
+from mecheval.figures.mechanism_rows import apart, meaning_of, mixer_names, setting_of, task_names, usual_values
 from mecheval.report.page import columns, tidy
 from mecheval.sites import Site, sites_in
 from mecheval.store import Store
@@ -99,6 +99,7 @@ def runs_data(frame: pd.DataFrame, store: Store) -> dict[str, Any]:
     restored = {run: [role, tidy(share)] for run, role, share in zip(top.index, top["role"], top["share"], strict=True)}
     return {
         **columns(frame, (*SHOWN, *VERDICT)), "config": packed(list(frame["config"])), "layouts": layouts,
+        "done": {str(task): meaning_of(str(task)).done("key") for task in frame["task"].dropna().unique()},
         "own": [int(is_custom(mixer)) for mixer in frame["mixer"]],
         "map": [maps.get(run) for run in frame["run"]], "restored": [restored.get(run) for run in frame["run"]],
     }  # fmt: skip
@@ -127,8 +128,8 @@ def packed(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def is_mapped(site: Site) -> bool:
-    """Whether maps of the page have a row for this site: the ends of blocks and their parts, and short convolutions."""
-    return site.part in PARTS or site.kind == "short_conv"
+    """Whether maps of the page have a row for this site: ends of blocks and of their parts, convolutions, heads."""
+    return site.part in PARTS or site.kind in ("short_conv", "head")
 
 
 def mean_effects(store: Store) -> pd.DataFrame:

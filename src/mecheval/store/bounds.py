@@ -69,7 +69,7 @@ APART = {
 }
 """Columns that distinguish the rows of a table; what was measured along training differs in its step, too."""
 NEEDED = {"effects": ("step",), "ablations": ("step",), "verdicts": ("step", "label")}
-"""Further columns without which a row says nothing."""
+"""Further columns without which a row is of no use."""
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
@@ -184,8 +184,8 @@ def _kind(value: Any) -> str:
 def bound_table(connection: DuckDBPyConnection, table: Table) -> list[tuple[str, str]]:
     """Bring a table within the limits; the runs that lost rows by that, each with what these rows are.
 
-    Numbers outside of their range become missing, and texts are cut. Rows without a place, and rows that repeat
-    another, are removed.
+    Numbers outside of their range become missing, and texts are cut. Rows that lack one of the columns that identify
+    them, and rows that repeat another, are removed.
     """
     for column in table.columns:
         if column.type == "VARCHAR":

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,18 +55,10 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.id = path, path.name
+        self.weights = path / "weights"  # folder of the trained weights, as safetensors
+        self.checkpoints = path / "checkpoint"  # folder of the checkpoints from which interrupted training resumes
         self._status, self._lock = path / "status.json", path / "lock"
         self._fresh: dict[str, str] = {}  # checksums of what this object wrote since the last status
-
-    @property
-    def weights(self) -> Path:
-        """Folder of the trained weights, as safetensors."""
-        return self.path / "weights"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints from which interrupted training resumes."""
-        return self.path / "checkpoint"
 
     def table(self, name: str) -> Path:
         """Parquet file of the table, or of the one behind the view, called `name`; older runs may have another one."""
@@ -77,10 +69,8 @@ class RunFolder:
         """Whether this run has begun, which it has from its first status on."""
         try:
             self._status.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:  # something is there, and reading it will say what is wrong
-            pass
+        except OSError as error:  # any other error shows that something is there, and reading it will say what is wrong
+            return not isinstance(error, FileNotFoundError | NotADirectoryError)
         return True
 
     @contextmanager
@@ -190,10 +180,6 @@ class RunFolder:
             self._fresh[name] = sha256(content)
         if whole:
             self._write_record(Record(record.row, {**record.files, **self._fresh}))
-
-    def write_config(self, text: str) -> None:
-        """Write config.yaml, from which the run can be trained again."""
-        self.write_files({"config.yaml": text.encode()})
 
     def write(self, table_name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write one of the run's tables, all its rows at once; column `run` is filled in here."""
@@ -314,12 +300,9 @@ class RunFolder:
 
     def _acquire(self, descriptor: int) -> None:
         for _ in range(PATIENCE):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(PAUSE)
-            else:
-                return
+            with suppress(BlockingIOError):
+                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(PAUSE)
         try:
             holder = json.loads(os.pread(descriptor, 1000, 0))
             who = f"process {holder['process']} on host {holder['host']} (since {holder['since']} UTC)"
@@ -328,7 +311,6 @@ class RunFolder:
         raise RunHeld(f"run {self.id} is being trained by {who}.")
 
     def _read_record(self) -> Record:
-        """The status file as it was written."""
         try:
             return read_record(read_file(self._status, self.path.parent, STATUS_BYTES), self.id)
         except (FileNotFoundError, NotADirectoryError):

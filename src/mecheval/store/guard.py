@@ -83,11 +83,14 @@ def read_file(path: Path, below: Path, limit: int | None = None) -> bytes:
 
 def refuse_links(folder: Path, below: Path) -> None:
     """Raise an error when `folder`, or a folder on the way to it from `below` (itself included), is a symbolic link."""
-    for part in (folder, *folder.parents):
-        if part.is_symlink():
-            raise _refusal(part)
-        if part == below:
+    part, last = os.fspath(folder), os.fspath(below)  # as texts: every file of every run is asked about
+    while True:
+        if os.path.islink(part):  # noqa: PTH114
+            raise _refusal(Path(part))
+        above = os.path.dirname(part)  # noqa: PTH120
+        if part in (last, above):
             return
+        part = above
 
 
 def check_tree(folder: Path, below: Path) -> None:

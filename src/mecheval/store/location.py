@@ -1,7 +1,7 @@
 """Where a store is: a folder, perhaps one that several machines share, or a URL (`s3://bucket/runs`, `gs://...`).
 
 Locks, training and DuckDB want local files. So a worker pulls a run from a URL into a local store, works there, and
-pushes it; a reader pulls all that has been published. On the far side, as in a local store, the status comes last: a
+pushes it; a reader pulls all that has been published. In the remote store, as in a local one, the status comes last: a
 push that was cut short is never taken for a whole run. Nothing locks a run there: one sweep at a time may write to a
 URL.
 
@@ -13,7 +13,6 @@ killed one, and whoever works on the store next removes it.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -55,7 +54,7 @@ class Mirror:
         self.url = url
         self._fs, root = _open(url)
         self._root = PurePosixPath(root) / "runs"
-        self._sent: dict[Path, tuple[int, int]] = {}  # files whose far twins are the same
+        self._sent: dict[Path, tuple[int, int]] = {}  # files whose remote copies are the same
 
     def check(self) -> None:
         """Raise an error unless files can be written there: better now than after hours of training."""
@@ -64,7 +63,7 @@ class Mirror:
         self._remove(probe)
 
     def pull(self, run: str, store: str | Path) -> None:
-        """Make the run's folder in a local store what it is on the far side, checkpoints included."""
+        """Make the run's folder in a local store what it is in the remote store, checkpoints included."""
         folder = _local(store, run)
         found = self._listing(run)
         for name in _ordered(found):
@@ -75,7 +74,7 @@ class Mirror:
         _keep_only(folder, found)
 
     def push(self, run: str, store: str | Path) -> None:
-        """Make the run on the far side what it is in a local store: new files, its status last, then removals."""
+        """Make the remote run what it is in a local store: new files, its status last, then removals."""
         folder = _local(store, run)
         here = {name: folder / name for name in _ordered(_files(folder))}
         new = {name: _mark(path) for name, path in here.items() if self._sent.get(path) != _mark(path)}
@@ -95,7 +94,7 @@ class Mirror:
         return self.push(run, store)
 
     def _announce(self, run: str, files: Mapping[str, Path]) -> None:
-        """Before files of a whole run are replaced on the far side, have its status there accept the new ones, too."""
+        """Before files of a whole run are replaced there, have its remote status accept the new ones, too."""
         far = self._root / run / STATUS
         content = self._read(far) if any(not name.startswith((STATUS, CHECKPOINTS)) for name in files) else None
         try:
@@ -109,7 +108,7 @@ class Mirror:
     def pull_results(self, store: str | Path, runs: Iterable[str] | None = None) -> None:
         """Bring these runs of a local copy up to date, or all; everything but checkpoints.
 
-        A list of what was seen on the far side is kept beside the copy, so that only changes travel.
+        A list of what was seen in the remote store is kept beside the copy, so that only changes travel.
         """
         copy = Store(store)
         with writing(copy.path):
@@ -141,7 +140,7 @@ class Mirror:
         return there
 
     def _listing(self, run: str = "") -> dict[str, str]:
-        """A run's files on the far side, or all files; each with a mark that changes when the file does."""
+        """A run's remote files, or all of them; each with a mark that changes when the file does."""
         folder = self._root / run
         found: dict[str, Any] = {}
         with self._failing("read"), suppress(FileNotFoundError):
@@ -196,7 +195,7 @@ def is_url(store: str | Path) -> bool:
 def local_copy(url: str) -> Path:
     """The folder, below the user's cache folder, in which this machine keeps what it has read from a URL."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "mecheval" / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+    return caches / "mecheval" / sha256(url.rstrip("/").encode())[:16]
 
 
 def open_store(path_or_url: str) -> Store:
@@ -234,11 +233,14 @@ def check_writable(folder: Path, what: str) -> None:
 
 @contextmanager
 def marked(place: Path) -> Iterator[str]:
-    """Inside, a marker is in the folder, which is made if it is missing; yields the marker's name."""
+    """Inside, a marker is in the folder, which is made if it is missing; yields its name. Stale ones are removed."""
+    remove_stale(place)
     marker = place / f"{MARKER}{secrets.token_hex(8)}"
     with writing(marker):
         place.mkdir(parents=True, exist_ok=True)
-        descriptor = _make(marker)
+        descriptor, locked = tempfile.mkstemp(dir=place, prefix=".lock-", suffix=".part")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # before it has its name, so that it never looks stale
+        Path(locked).rename(marker)
     try:
         yield marker.name
     finally:
@@ -271,20 +273,6 @@ def check_shared(store: str, marker: str) -> None:
         time.sleep(0.5)
 
 
-def _make(marker: Path) -> int:
-    """Make a marker and lock it; again, if another process took it for a stale one in between."""
-    while True:
-        descriptor = os.open(marker, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if marker.exists():
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
 def _open(url: str) -> tuple[Any, str]:
     """The file system behind a URL, and the path in it."""
     try:
@@ -315,7 +303,7 @@ def _local(store: str | Path, run: str) -> Path:
 
 
 def _files(folder: Path) -> list[str]:
-    """The files of a run's local folder that belong on the far side."""
+    """The files of a run's local folder that belong into the remote store."""
     paths = [path for path in folder.rglob("*") if not path.is_symlink() and path.is_file()]
     return [name for path in paths if FILE.fullmatch(name := path.relative_to(folder).as_posix())]
 
@@ -326,7 +314,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 
 def _keep_only(folder: Path, names: Iterable[str]) -> None:
-    """Remove files that the far side does not have, beginning with those that vouch for others."""
+    """Remove files that the remote store does not have, beginning with those that vouch for others."""
     for name in reversed(_ordered(set(_files(folder)) - set(names))):
         (folder / name).unlink(missing_ok=True)
 
@@ -344,7 +332,7 @@ def _mark(path: Path) -> tuple[int, int]:
 
 def _digest(info: dict[str, Any]) -> str:
     """Size, time, version: whatever the file system says about a file, in 16 digits."""
-    return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()[:16]
+    return sha256(repr(sorted(info.items())).encode())[:16]
 
 
 def _parsed(content: bytes) -> dict[str, Any] | None:

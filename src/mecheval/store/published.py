@@ -37,15 +37,12 @@ class Published(Store):
         self.published = {run: published.folder(run) for run in there if not _is_whole(own.folder(run))}
 
     def exists(self) -> bool:
-        """Whether there are any runs."""
         return bool(self.published) or super().exists()
 
     def ids(self) -> list[str]:
-        """Ids of all runs, sorted."""
         return sorted({*(super().ids() if super().exists() or not self.published else ()), *self.published})
 
     def folder(self, run: str) -> RunFolder:
-        """The folder of a run, wherever it is."""
         return self.published.get(run) or super().folder(run)
 
 
@@ -89,6 +86,6 @@ def _is_whole(folder: RunFolder) -> bool:
 
 
 def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Some rows, evenly, and the last."""
+    """At most about `MOST_STEPS` of the rows, at even distances, and always the last."""
     every = -(-len(rows) // MOST_STEPS)
     return [row for i, row in enumerate(rows, start=1) if i % every == 0 or i == len(rows)]

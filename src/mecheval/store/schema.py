@@ -139,6 +139,18 @@ STATE = Column("state", "VARCHAR", "which weights: last, best (on dev), or train
 STEP = Column("step", "BIGINT", "training step of these weights")
 SPLIT = Column("split", "VARCHAR", "train, dev or test")
 PLACE = (RUN, STATE, STEP, SPLIT)
+ANSWERS = Column("n", "BIGINT", "answers: documents times queries")
+DOCUMENTS = Column("n", "BIGINT", "documents")
+SCORED = {
+    "likelihood": "mean probability of the answer{}", "accuracy": "share of answers{} that are the likeliest token",
+    "loss": "mean cross-entropy{}",
+}  # fmt: skip
+"""Metrics that have columns, with their meaning; the braces hold where they are measured."""
+
+
+def _scores(before: str = "", where: str = "", metrics: Iterable[str] = SCORED) -> tuple[Column, ...]:
+    return tuple(Column(f"{before}{name}", "DOUBLE", SCORED[name].format(where)) for name in metrics)
+
 
 RUNS = Table(
     "runs",
@@ -154,16 +166,10 @@ RUNS = Table(
         Column("steps", "BIGINT", "training steps asked for"),
         Column("step", "BIGINT", "training steps reached"),
         Column("parameters", "BIGINT", "trainable parameters"),
-        Column("dev_likelihood", "DOUBLE", "mean probability of the answer on dev, last state"),
-        Column("dev_accuracy", "DOUBLE", "share of dev answers that are the likeliest token, last state"),
-        Column("dev_loss", "DOUBLE", "mean cross-entropy on dev, last state"),
-        Column("test_likelihood", "DOUBLE", "as dev_likelihood, on test"),
-        Column("test_accuracy", "DOUBLE", "as dev_accuracy, on test"),
-        Column("test_loss", "DOUBLE", "as dev_loss, on test"),
+        *_scores("dev_", " on dev, last state"),
+        *_scores("test_", " on test, last state"),
         Column("best_step", "BIGINT", "step of the best state"),
-        Column("best_dev_likelihood", "DOUBLE", "as dev_likelihood, best state"),
-        Column("best_dev_accuracy", "DOUBLE", "as dev_accuracy, best state"),
-        Column("best_dev_loss", "DOUBLE", "as dev_loss, best state"),
+        *_scores("best_dev_", " on dev, best state"),
         Column("seconds", "DOUBLE", "time spent training, all continuations together"),
         Column("started", "TIMESTAMP", "when the run first began, UTC"),
         Column("updated", "TIMESTAMP", "when this row was last written, UTC"),
@@ -180,9 +186,7 @@ HISTORY = Table(
         Column("step", "BIGINT", "training step"),
         Column("lr", "DOUBLE", "learning rate at this step"),
         Column("loss", "DOUBLE", "mean training loss since the row before"),
-        Column("dev_loss", "DOUBLE", "mean cross-entropy on dev"),
-        Column("dev_likelihood", "DOUBLE", "mean probability of the answer on dev"),
-        Column("dev_accuracy", "DOUBLE", "share of dev answers that are the likeliest token"),
+        *_scores("dev_", " on dev", ("loss", "likelihood", "accuracy")),
     ),
     order=("run", "step"),
 )
@@ -191,10 +195,8 @@ EVALUATIONS = Table(  # a view of table scores; further metrics of a store have 
     "evaluations",
     (
         *PLACE,
-        Column("likelihood", "DOUBLE", "mean probability of the answer"),
-        Column("accuracy", "DOUBLE", "share of answers that are the likeliest token"),
-        Column("loss", "DOUBLE", "mean cross-entropy"),
-        Column("n", "BIGINT", "answers: documents times queries"),
+        *_scores(),
+        ANSWERS,
     ),
     order=("run", "step", "state", "split"),
 )
@@ -205,7 +207,7 @@ SCORES = Table(
         *PLACE,
         Column("metric", "VARCHAR", "name of the metric: likelihood, accuracy, loss, or one of a plug-in"),
         Column("value", "DOUBLE", "mean of the metric over the answers"),
-        Column("n", "BIGINT", "answers: documents times queries"),
+        ANSWERS,
     ),
     order=("run", "step", "state", "split", "metric"),
     wide=EVALUATIONS,
@@ -228,7 +230,7 @@ SITE = (
     Column("site", "VARCHAR", "activation that was replaced"),
     Column("block", "INTEGER", "layer of the site, from 0", OLDER_BLOCK),
     Column("part", "VARCHAR", "the site inside its layer", OLDER_PART),
-    Column("kind", "VARCHAR", "stream, mixer, mlp, short_conv, state or inside (a mixer)", OLDER_KIND),
+    Column("kind", "VARCHAR", "stream, mixer, mlp, short_conv, state, head or inside (a mixer)", OLDER_KIND),
     Column("role", "VARCHAR", "position or positions at which it was replaced"),
 )
 
@@ -238,12 +240,7 @@ EFFECTS = Table(
         *PLACE,
         *SITE,
         Column("corruption", "VARCHAR", "what was corrupted: key (as in the paper), value, query or swap", "'key'"),
-        Column(
-            "direction",
-            "VARCHAR",
-            "restore, destroy (the corrupted activation in the original) or control",
-            "'restore'",
-        ),
+        Column("direction", "VARCHAR", "restore, destroy (corrupted into original) or control", "'restore'"),
         Column("original", "DOUBLE", "mean probability of the answer, original document"),
         Column("corrupted", "DOUBLE", "the same, corrupted document"),
         Column("restored", "DOUBLE", "the same, after the activation here was replaced"),
@@ -252,7 +249,7 @@ EFFECTS = Table(
         Column("share_low", "DOUBLE", "95 % interval of the share, where the verdict looks at it"),
         Column("share_high", "DOUBLE", "its other end"),
         Column("hits", "DOUBLE", "share of documents with the answer of the swapped document (swap, destroy)", "NULL"),
-        Column("n", "BIGINT", "documents"),
+        DOCUMENTS,
     ),
     order=("run", "step", "state", "split", "site", "role", "corruption", "direction"),
 )
@@ -266,21 +263,19 @@ ABLATIONS = Table(
         Column("original", "DOUBLE", "mean probability of the answer"),
         Column("edited", "DOUBLE", "the same, with the edit"),
         Column("drop", "DOUBLE", "original - edited"),
-        Column("n", "BIGINT", "documents"),
+        DOCUMENTS,
     ),
     order=("run", "step", "state", "split", "edit", "site", "role"),
 )
 
+LABELS = (
+    "induction, direct_retrieval, conv_association, pointer, redundant, joint, mixed, not_learnt or undetermined"
+)  # fmt: skip
 VERDICTS = Table(
     "verdicts",
     (
         *PLACE,
-        Column(
-            "label",
-            "VARCHAR",
-            "induction, direct_retrieval, conv_association, pointer, redundant, joint, mixed, "
-            "not_learnt or undetermined",
-        ),
+        Column("label", "VARCHAR", LABELS),
         Column("layer", "INTEGER", "layer that retrieves"),
         Column("stored_by", "INTEGER", "layer that stores the key, in induction"),
         Column("stored_at", "VARCHAR", "role at which it is stored, in induction"),

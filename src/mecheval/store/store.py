@@ -14,11 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
+from mecheval.machine import growing_by
 from mecheval.store.bounds import ALONG, bound_table, bounded_row, row_problem
 from mecheval.store.folder import RunFolder
 from mecheval.store.guard import Record, StoreError, blank, refuse_links
 from mecheval.store.schema import EFFECTS, LONGEST_TEXT, RUNS, STORED, TABLES, VIEWS, WHOLE, Table
-from mecheval.store.tables import bounded_frame, connect, load_rows, load_runs, make_view, one_line, runs_with, seal
+from mecheval.store.tables import (
+    MOST_MEMORY,
+    bounded_frame,
+    connect,
+    load_rows,
+    load_runs,
+    make_view,
+    one_line,
+    runs_with,
+    seal,
+)  # fmt: skip
 
 if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
     import pandas as pd
@@ -116,10 +127,11 @@ class Store:
         mentioned = [table for table in TABLES.values() if re.search(rf"\b{table.name}\b", sql, re.IGNORECASE)]
         with self._database(mentioned or TABLES.values()) as connection:
             try:
-                if connection.execute(sql) is not None:  # it is None where there is no statement
-                    return bounded_frame(connection)
+                with growing_by(MOST_MEMORY):
+                    if connection.execute(sql) is not None:  # it is None where there is no statement
+                        return bounded_frame(connection)
                 problem = "this SQL says nothing."
-            except duckdb.Error as error:
+            except (duckdb.Error, MemoryError) as error:
                 problem = one_line(error)
         raise UserError(f"{problem} Tables: {', '.join(TABLES)}.")
 
@@ -131,7 +143,6 @@ class Store:
 
     @contextmanager
     def _database(self, tables: Iterable[Table]) -> Iterator[DuckDBPyConnection]:
-        """A sealed database with these tables in memory."""
         with connect() as connection:
             records = self.records()
             for table in dict.fromkeys(VIEWS.get(table.name, table) for table in tables):
@@ -212,7 +223,6 @@ class Snapshot(Store):
         seal(self._connection)
 
     def records(self) -> dict[str, Record]:
-        """The rows and checksums of all runs, as they were."""
         return {run: replace(record, row=dict(record.row)) for run, record in self._kept.items()}
 
     @cached_property
@@ -221,11 +231,9 @@ class Snapshot(Store):
         return runs_with(ALONG, self._effects)
 
     def exists(self) -> bool:
-        """Whether there was a store."""
         return self._source.exists()
 
     def folder(self, run: str) -> RunFolder:
-        """The folder of a run, where the store has it."""
         return self._source.folder(run)
 
     def on_the_way(self, runs: Sequence[str]) -> pd.DataFrame:
@@ -236,7 +244,6 @@ class Snapshot(Store):
 
     @contextmanager
     def _database(self, tables: Iterable[Table]) -> Iterator[DuckDBPyConnection]:
-        """The one database, whichever tables are asked for."""
         yield self._connection
 
     def _bounded(self, record: Record) -> Record:

@@ -31,10 +31,14 @@ Rows = Sequence[Mapping[str, Any]]
 
 MEMORY = "2GB"
 """The most memory that DuckDB may use for one query; the tables of thousands of runs take a tenth of it."""
-CHUNK = 1000
-"""Vectors of 2,048 rows that are fetched from DuckDB at a time."""
-MAX_VALUES = 50_000_000
-"""Most values (rows times columns) of an answer: a frame lies outside of DuckDB's memory."""
+CHUNK, CHUNK_BYTES = 1000, 100_000_000
+"""Vectors of 2,048 rows that are fetched from DuckDB at a time, and about how many bytes; at first, a single vector."""
+MAX_VALUES, MAX_BYTES = 50_000_000, 1_000_000_000
+"""Most values (rows times columns) of an answer, and most bytes: a frame lies outside of DuckDB's memory."""
+MOST_MEMORY = 3 << 30
+"""Most bytes that this process may reserve for one query: DuckDB does not count texts that an expression makes."""
+LONGEST_ANSWER = 10_000_000
+"""Most characters of one value of an answer: to show it takes many times as long as to read it."""
 
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,  # row order, and so the bytes of a file, must not depend on the machine
@@ -190,12 +194,21 @@ def bounded_frame(connection: DuckDBPyConnection) -> pd.DataFrame:
     import pandas as pd
 
     frames: list[pd.DataFrame] = []
-    values = 0
+    values = size = 0
+    vectors = 1
     while not frames or len(frames[-1]):
-        frames.append(connection.fetch_df_chunk(CHUNK))
-        values += frames[-1].size
-        if values > MAX_VALUES:
-            raise UserError(f"the answer has more than {MAX_VALUES:,} values; ask for fewer rows or columns.")
+        frames.append(connection.fetch_df_chunk(vectors))
+        here = frames[-1].memory_usage(deep=True)
+        values, size = values + frames[-1].size, size + int(here.sum())
+        if values > MAX_VALUES or size > MAX_BYTES:
+            most = f"{MAX_VALUES:,} values" if values > MAX_VALUES else f"{MAX_BYTES:,} bytes"
+            raise UserError(f"the answer has more than {most}; ask for fewer rows or columns.")
+        for name in here.index[here > LONGEST_ANSWER].difference(["Index"]):
+            longest = max((len(value) for value in frames[-1][name] if isinstance(value, str | bytearray)), default=0)
+            if longest > LONGEST_ANSWER:
+                most = f"at most {LONGEST_ANSWER:,} are shown, and left({name}, 100) takes the first 100"
+                raise UserError(f"column {str(name)[:80]} has a value of {longest:,} characters; {most}.")
+        vectors = min(CHUNK, max(1, CHUNK_BYTES * vectors // max(1, int(here.sum()))))
     return frames[0] if len(frames) < 3 else pd.concat(frames[:-1], ignore_index=True)
 
 
@@ -234,7 +247,7 @@ def one_line(error: Exception) -> str:
     """DuckDB's message without the picture of the SQL below it, or advice where memory is short."""
     import duckdb
 
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
         return f"this takes more than {MEMORY} of memory; ask for fewer rows or columns."
     line = " ".join(re.split(r"\nLINE \d+:", str(error))[0].split())
     return line if line.endswith((".", "!", "?")) else f"{line}."

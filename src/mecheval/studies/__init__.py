@@ -1,28 +1,33 @@
-"""The paper's studies and a few more, each a file: a grid of runs for each scale, what is read off, and its figure."""
+"""The paper's studies and a few more: each a grid of runs for each scale, what is read off, and its figure."""
 
 from importlib import import_module
 
 from mecheval.errors import UnknownName
 from mecheval.studies.study import SCALES, Reading, Study
-from mecheval.studies.table import StudyTable, best_rows, restoring, seeds_in, study_points, study_table, with_seed
+from mecheval.studies.table import (
+    StudyTable,
+    best_rows,
+    on_device,
+    restoring,
+    seeds_in,
+    study_points,
+    study_table,
+    with_seed,
+)
 
 __all__ = [
-    "PAPER", "SCALES", "STUDIES", "Reading", "Study", "StudyTable", "best_rows", "get_study", "restoring",
-    "seeds_in", "study_name", "study_points", "study_table", "with_seed",
+    "PAPER", "SCALES", "STUDIES", "Reading", "Study", "StudyTable", "best_rows", "get_study", "on_device",
+    "restoring",    "seeds_in", "study_name", "study_points", "study_table", "with_seed",
 ]  # fmt: skip
 
-_FILES = (
-    "ar", "ar_mamba_conv", "ar_based_conv", "ar_mamba_inside", "atr", "atr_mamba_conv", "position", "atr_holdout",
-    "one_layer", "depth", "sibling", "quickstart", "newer", "canon", "hybrids", "mqar", "capacity", "hops", "tracking",
-    "grandparent", "convergence", "inside",
-)  # fmt: skip
-"""The files of studies; a new study has its name here."""
-STUDIES: dict[str, Study] = {name: import_module(f"{__name__}.{name}").STUDY for name in _FILES}
+_FILES = ("paper", "mixers", "tasks", "convergence", "inside")
+"""The files of studies, each with a tuple STUDIES; a new file has its name here."""
+STUDIES: dict[str, Study] = {
+    study.name: study for file in _FILES for study in import_module(f"{__name__}.{file}").STUDIES
+}
 """In the order of the paper's figures, then those that are not in the paper."""
 PAPER = [name for name, study in STUDIES.items() if study.figure != "–"]
 """The studies of the paper."""
-
-
 FIGURES = {f"fig{study.figure}": name for name, study in STUDIES.items() if name in PAPER}
 """The studies of the paper by their figures: fig3, fig4a."""
 

@@ -18,17 +18,12 @@ NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kerne
 FALLING = ("lr", "d_conv")
 """Axes from the largest value down, as in the paper."""
 TEXTS = {
-    ("d_conv", 0): "none",
-    ("kernel_size", -1): "long",
-    ("positions", "none"): "without positions",
-    ("positions", "learned"): "with positions",
-    ("short_conv", "none"): "no convolution",
-    ("short_conv", "own"): "its own",
-    ("short_conv", "A"): "Canon A",
-    ("short_conv", "B"): "Canon B",
-    ("task", "ar"): "AR",
-    ("task", "atr"): "ATR",
-}
+    ("d_conv", 0): "none", ("kernel_size", -1): "long", ("positions", "none"): "without positions",
+    ("positions", "learned"): "with positions", ("short_conv", "none"): "no convolution",
+    ("short_conv", "own"): "its own", ("short_conv", "A"): "Canon A", ("short_conv", "B"): "Canon B",
+    ("task", "ar"): "AR", ("task", "atr"): "ATR",
+}  # fmt: skip
+"""Values that have a name of their own."""
 FIRST = {
     "mixer": MIXERS, "positions": ("none", "learned"), "task": ("ar", "atr"), "short_conv": ("none", "own", "A", "B"),
 }  # fmt: skip

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from mecheval.custom import MARK
 from mecheval.studies.axes import ordered
 
-NOT_LEARNT = "not_learnt"
 NAMES = {
     "base_conv": "BaseConv", "based": "Based", "delta_net": "DeltaNet", "h3": "H3", "hyena": "Hyena", "mamba": "Mamba",
     "mamba2": "Mamba-2", "gated_delta_net": "Gated DeltaNet", "kda": "KDA", "gla": "GLA", "retnet": "RetNet",
@@ -32,7 +31,7 @@ def finding(verdicts: Mapping[str, str]) -> str:
     if not verdicts:
         return ""
     mixers = ordered("mixer", verdicts)
-    learnt = [mixer for mixer in mixers if verdicts[mixer] != NOT_LEARNT]
+    learnt = [mixer for mixer in mixers if verdicts[mixer] != "not_learnt"]
     failed = [mixer for mixer in mixers if mixer not in learnt]
     if len(mixers) == 1:
         how = "did not learn to recall" if failed else f"recalls {_way(verdicts[mixers[0]])}"

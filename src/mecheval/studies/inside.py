@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mecheval.errors import UserError
 from mecheval.mixers.options import BUILT_IN
 from mecheval.store import Store, StoreError
-from mecheval.studies.newer import points as newer
+from mecheval.studies.mixers import on_both_tasks
 from mecheval.studies.study import Study
 from mecheval.sweep import Point
 
@@ -23,7 +23,7 @@ READS = {f"layer_{i}_{role}": f"layer {i} reads {role}" for i in range(LAYERS) f
 
 def points(scale: str) -> list[Point]:
     """The runs of study `newer` on associative recall."""
-    return [point for point in newer(scale) if point.axes["task"] == "ar" and point.axes["mixer"] in BUILT_IN]
+    return [point for point in on_both_tasks(scale) if point.axes["task"] == "ar" and point.axes["mixer"] in BUILT_IN]
 
 
 def reads_of(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
@@ -45,11 +45,9 @@ def reads_of(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
     return found
 
 
-STUDY = Study(
-    name="inside",
-    figure="–",
-    question="How much of what each layer reads at the query comes from value, key and next key?",
-    points=points,
-    draw="inside",
-    columns=reads_of,
-)
+STUDIES = (
+    Study(
+        "inside", "–", "How much of what each layer reads at the query comes from value, key and next key?", points,
+        "inside", columns=reads_of,
+    ),
+)  # fmt: skip

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from mecheval.studies import axes as known
+from mecheval.studies.axes import MIXERS as MIXERS
 from mecheval.studies.study import Reading
 from mecheval.sweep import Point, grid
 from mecheval.types import FRAMED, MISSING, Meaning
 
-MIXERS = known.MIXERS
-
 BASE: Mapping[tuple[str, str], Mapping[str, Any]] = {
-    ("ar", "paper"): {"preset": "paper"},
-    ("atr", "paper"): {"preset": "paper"},
     ("ar", "laptop"): {
         "preset": "laptop", "pairs": 4, "keys": 8, "values": 32, "queries": 4, "batch_size": 64, "steps": 2000,
         "interchange_every": 50, "interchange_documents": 32,
@@ -34,7 +30,6 @@ times the signal, and a model without recall an accuracy of 0.52, by excluding t
 on the way, a sixth of the time, show the mechanism as it forms."""
 WIDTHS = {
     ("ar", "paper"): (16, 32, 64, 128, 256),
-    ("atr", "paper"): (16, 32, 64, 128, 256),
     ("ar", "laptop"): (64, 128),
     ("atr", "laptop"): (64,),
     ("", "paper"): (16, 32, 64, 128, 256),
@@ -42,9 +37,7 @@ WIDTHS = {
 }
 RATES = {
     ("ar", "paper"): (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-    ("atr", "paper"): (3e-5, 1e-4, 3e-4, 1e-3, 3e-3),
     ("ar", "laptop"): (1e-3, 3e-3),
-    ("atr", "laptop"): (1e-3, 3e-3),
     ("", "paper"): (3e-5, 1e-4, 3e-4, 1e-3, 3e-3),
     ("", "laptop"): (1e-3, 3e-3),
 }

@@ -14,7 +14,7 @@ from mecheval.store.store import snapshot_of
 from mecheval.studies.axes import USUAL, ordered
 from mecheval.studies.study import SCALES, Reading, Study
 from mecheval.sweep import Point, only
-from mecheval.sweep.sweeping import rows_of
+from mecheval.sweep.driver import rows_of
 from mecheval.types import carriers
 
 if TYPE_CHECKING:  # slow to import
@@ -103,7 +103,7 @@ def study_points(
         raise UserError(f"seeds: must be at least 1 (got {seeds}).")
     points = study.points(scale)
     if rates:
-        points = [_with_rate(point, rate) for point in _one_rate(points) for rate in rates]
+        points = [with_rate(point, rate) for point in one_rate(points) for rate in rates]
     points = [with_seed(point, seed) for point in points for seed in range(seeds)]
     return only(points, wanted)
 
@@ -117,7 +117,7 @@ def seeds_in(study: Study, scale: str, store: Store) -> int:
 
 
 def study_table(study: Study, points: Sequence[Point], store: Store) -> StudyTable:
-    """What the store has of these runs."""
+    """The table of these runs, from what the store has of them."""
     import pandas as pd
 
     tables = ("effects", "verdicts", "history") if study.columns else ("effects", "verdicts")
@@ -196,16 +196,24 @@ def _axes(point: Point) -> dict[str, Any]:
     return {**point.axes, **usual, "seed": config.seed}
 
 
-def _one_rate(points: Sequence[Point]) -> list[Point]:
+def one_rate(points: Sequence[Point]) -> list[Point]:
     """One of the points that differ in the learning rate only."""
     rest = {tuple((axis, value) for axis, value in point.axes.items() if axis != "lr"): point for point in points}
     return list(rest.values())
 
 
-def _with_rate(point: Point, rate: float) -> Point:
+def with_rate(point: Point, rate: float) -> Point:
+    """The same run with another learning rate."""
     data = point.config.to_dict()
     data["optimiser"]["lr"] = rate
     return Point({**point.axes, "lr": rate}, RunConfig.read(data))
+
+
+def on_device(point: Point, device: str) -> Point:
+    """The same run on another device, which is another run: its last digits differ."""
+    data = point.config.to_dict()
+    data["machine"]["device"] = device
+    return Point(point.axes, RunConfig.read(data))
 
 
 def with_seed(point: Point, seed: int) -> Point:

@@ -1,9 +1,9 @@
 """Sweeps: many runs, worked on by an engine."""
 
+from mecheval.sweep.driver import Estimate, Failure, SweepWatcher, Swept, merged, pending, standing, sweep
 from mecheval.sweep.engine import ENGINES, Crew, CrewEngine, Engine, HereEngine, Stopped, make_engine
 from mecheval.sweep.job import Event, Job, Point, grid, only, work
 from mecheval.sweep.local import LocalEngine
-from mecheval.sweep.sweeping import Estimate, Failure, SweepWatcher, Swept, merged, pending, standing, sweep
 
 __all__ = [
     "ENGINES", "Crew", "CrewEngine", "Engine", "Estimate", "Event", "Failure", "HereEngine", "Job", "LocalEngine",

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from mecheval.errors import UserError
 from mecheval.store import Store
+from mecheval.sweep.driver import Estimate, rows_of, time_left
 from mecheval.sweep.job import Event, Job
-from mecheval.sweep.sweeping import Estimate, rows_of, time_left
 from mecheval.training.progress import bars, duration, has_cursor, show
 from mecheval.types import LAST
 
@@ -50,7 +50,6 @@ class Tally:
         self.estimate = Estimate(rows_of(store))
 
     def event(self, event: Event, now: float) -> None:
-        """Take note of an event."""
         job = self.jobs[event.run]
         if event.kind in ("begin", "step"):
             self.waiting.pop(event.run, None)
@@ -113,7 +112,6 @@ class Board:
                 raise UserError(f"cannot write the log {log}: {error.strerror or error}.") from None
 
     def begin(self, jobs: Sequence[Job], todo: Sequence[Job], store: Store, workers: int) -> None:
-        """Say how much there is to do, or draw the table."""
         self._tally, self._store = Tally(jobs, todo, store, workers), store
         if not todo:
             return
@@ -129,7 +127,6 @@ class Board:
         self._line(f"{self._title}: {here}, about {duration(self._tally.left(self._clock()))}")
 
     def event(self, event: Event) -> None:
-        """Note an event; the table is drawn only now and then."""
         now, failed = self._clock(), event.status == "failed"
         began = self._tally.running.get(event.run)
         self._tally.event(event, now)
@@ -153,7 +150,6 @@ class Board:
         return f"{job.config.mixer.name:{widest}}  {', '.join([*found[:1], f'{seconds:.0f} s'])}"
 
     def end(self) -> None:
-        """Remove the table, and bring the cursor back."""
         if self._live:
             self._live.stop()
             self._live = None
@@ -185,10 +181,6 @@ class Board:
             numbers = f"{each.step}/{steps}  {accuracy:12}"
             self._runs.update(self._tasks[run], completed=each.step, numbers=numbers)
         live.refresh()
-
-
-board = Board
-"""The watcher of a sweep: a live table on a terminal; elsewhere a plain line for each run that ends."""
 
 
 def ending(job: Job, event: Event) -> str:

@@ -1,4 +1,4 @@
-"""Engines: what they share is here; each kind of engine only starts jobs somewhere, hears of them and stops them."""
+"""Engines work on jobs. What they share is here; each kind of engine only starts, follows and stops jobs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 from mecheval.errors import UnknownName
 from mecheval.store import Store
-from mecheval.sweep.job import Event, Job, Tell, work
+from mecheval.sweep.job import Event, Job, Report, work
 from mecheval.training.signals import Request, stop_requests
 
 LOOK_SECONDS = 0.2
 """Seconds until a signal, or a run that has become free, is noticed while nothing else happens."""
+STOP_SECONDS = 30.0
+"""Seconds that runs on a cluster may take to save when the sweep is stopped; then they are killed."""
 STOPPING = "stopping: saving the runs under way (Ctrl-C again ends without saving)"
 HELD_LOOK_SECONDS = 1.0
 """Seconds between two looks at runs that other processes hold."""
@@ -28,8 +30,8 @@ class Engine(Protocol):
 
     workers: int  # jobs worked on at the same time
 
-    def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
-        """Work on all jobs; `tell` is called in this process, one event at a time.
+    def run(self, jobs: list[Job], store: str, report: Report) -> None:
+        """Work on all jobs; `report` is called in this process, one event at a time.
 
         A job whose worker dies is restarted and resumes from its checkpoint, a few times at most. A run that another
         process holds comes last; its result is taken from that process, or the run resumes here if the other one dies.
@@ -48,7 +50,7 @@ class Stopped(Exception):
 class Crew(ABC):
     """The workers of an engine during one sweep. It decides nothing: `CrewEngine` does.
 
-    A crew must start jobs and hear of them; the rest has defaults, which suit workers that need no care.
+    A crew must start jobs and pass on what happens to them; everything else has a default.
     """
 
     def has_room(self) -> bool:
@@ -60,7 +62,7 @@ class Crew(ABC):
         """Begin a job, or resume it from its checkpoint."""
 
     @abstractmethod
-    def hear(self, take: Tell) -> None:
+    def hear(self, take: Report) -> None:
         """Pass on what happens to the jobs; return after `LOOK_SECONDS` or so at the latest.
 
         The last event of a job is an `end`. Its status is `held` where another process has the run, and `died`, with
@@ -68,14 +70,14 @@ class Crew(ABC):
         """
 
     def spare(self, jobs: int) -> None:
-        """Let go of idle workers that are not needed for the next `jobs` jobs."""
+        """Dismiss idle workers that are not needed for the next `jobs` jobs."""
         return None
 
     def again(self, job: Job) -> str:
         """How a job whose worker died will be restarted, in words."""
         return "restarted from its checkpoint"
 
-    def stop(self, take: Tell) -> None:
+    def stop(self, take: Report) -> None:
         """Have all workers save and end, and wait for them."""
         return None
 
@@ -92,17 +94,16 @@ class CrewEngine(ABC):
     """How often a job is begun before it is given up, if its worker dies each time."""
 
     @abstractmethod
-    def crew(self, jobs: list[Job], store: str, tell: Tell) -> AbstractContextManager[Crew]:
+    def crew(self, jobs: list[Job], store: str, report: Report) -> AbstractContextManager[Crew]:
         """The workers for these jobs."""
 
-    def run(self, jobs: list[Job], store: str, tell: Tell) -> None:
-        """See `Engine`."""
-        with self.crew(jobs, store, tell) as crew, stop_requests() as request:
+    def run(self, jobs: list[Job], store: str, report: Report) -> None:
+        with self.crew(jobs, store, report) as crew, stop_requests() as request:
             try:
-                queue = _Queue(jobs, store, tell, crew, self.tries, request)
+                queue = _Queue(jobs, store, report, crew, self.tries, request)
                 queue.work()
                 if request:
-                    tell(Event(jobs[0].run, "say", message=STOPPING))
+                    report(Event(jobs[0].run, "say", message=STOPPING))
                     crew.stop(queue.take)
             finally:  # after a second Ctrl-C, or an error of whoever listens, there are still some
                 crew.close()
@@ -117,8 +118,8 @@ class _Queue:
     or has died and left it to whoever comes next.
     """
 
-    def __init__(self, jobs: list[Job], store: str, tell: Tell, crew: Crew, tries: int, request: Request) -> None:
-        self._store, self._tell, self._crew, self._most, self._request = Store(store), tell, crew, tries, request
+    def __init__(self, jobs: list[Job], store: str, report: Report, crew: Crew, tries: int, request: Request) -> None:
+        self._store, self._report, self._crew, self._most, self._request = Store(store), report, crew, tries, request
         self._waiting, self._under_way, self._tries = deque(jobs), dict[str, Job](), Counter[str]()
         self._held = dict[str, tuple[Job, str]]()  # by run: the job, and who holds the run
         self._said, self._look = set[tuple[str, str]](), 0.0
@@ -138,21 +139,21 @@ class _Queue:
         """Pass on an event, and see to a job that has ended."""
         if event.kind != "end":
             if event.run in self._under_way:
-                self._tell(event)
+                self._report(event)
         elif event.status != "interrupted" and (job := self._under_way.pop(event.run, None)):
             if event.status == "held":
                 self._held[job.run] = job, event.message
             elif event.status != "died":
-                self._tell(event)
+                self._report(event)
             elif not self._request:
                 self._begin_again(job, event.message)
 
     def _begin_again(self, job: Job, why: str) -> None:
         self._tries[job.run] += 1
         if self._tries[job.run] >= self._most:
-            self._tell(Event(job.run, "end", status="failed", message=f"{why}, {self._most} times"))
+            self._report(Event(job.run, "end", status="failed", message=f"{why}, {self._most} times"))
             return
-        self._tell(Event(job.run, "say", message=f"{job.config.title}: {why}; {self._crew.again(job)}"))
+        self._report(Event(job.run, "say", message=f"{job.config.title}: {why}; {self._crew.again(job)}"))
         self._waiting.appendleft(job)
 
     def _free(self) -> Job | None:
@@ -176,7 +177,7 @@ class _Queue:
             if (job.run, message) not in self._said:
                 self._said.add((job.run, message))
                 said = f"{job.config.title}: {message} Waiting until that process finishes the run or releases it."
-                self._tell(Event(job.run, "say", message=said))
+                self._report(Event(job.run, "say", message=said))
 
 
 class HereEngine(CrewEngine, Crew):
@@ -188,20 +189,17 @@ class HereEngine(CrewEngine, Crew):
         self._seconds = checkpoint_seconds
         self._store, self._job = "", list[Job]()  # where to work, and the job that is next, if any
 
-    def crew(self, jobs: list[Job], store: str, tell: Tell) -> AbstractContextManager[Crew]:
-        """The engine itself."""
+    def crew(self, jobs: list[Job], store: str, report: Report) -> AbstractContextManager[Crew]:
         self._store, self._job = store, []
         return nullcontext(self)
 
     def has_room(self) -> bool:
-        """Whether no job is next."""
         return not self._job
 
     def start(self, job: Job) -> None:
-        """Take a job, which `hear` works on."""
         self._job = [job]
 
-    def hear(self, take: Tell) -> None:
+    def hear(self, take: Report) -> None:
         """Work on the job. A signal while a run is trained saves it and stops; there is no worker that could die."""
         if not self._job:
             time.sleep(LOOK_SECONDS)

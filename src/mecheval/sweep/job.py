@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from mecheval.config import RunConfig, run_config
 from mecheval.errors import UnknownName, UserError
 from mecheval.store import RunFolder, RunHeld, Store
-from mecheval.training.watch import Quiet, Start
+from mecheval.training.watch import Quiet, Start, tracker
 from mecheval.types import LAST
 
 HELD_SECONDS = 2.0
@@ -22,7 +23,7 @@ HELD_SECONDS = 2.0
 
 A worker whose parent has died needs about as long to save its run and let go of it.
 """
-TELL_SECONDS = 0.5
+REPORT_SECONDS = 0.5
 """Seconds between two reports of a run's step."""
 
 
@@ -64,20 +65,20 @@ class Job:
 
     config: RunConfig
     splits: tuple[str, ...] = ("test",)
+    track: tuple[str, ...] = ()  # trackers that hear of its training
 
     @property
     def run(self) -> str:
-        """The run's id."""
         return self.config.id
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for another process."""
-        return {"config": self.config.to_dict(), "splits": list(self.splits)}
+        return {"config": self.config.to_dict(), "splits": list(self.splits), "track": list(self.track)}
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Job:
         """The job that `to_dict` described."""
-        return cls(RunConfig.read(given["config"]), tuple(given["splits"]))
+        return cls(RunConfig.read(given["config"]), tuple(given["splits"]), tuple(given["track"]))
 
 
 class Event(NamedTuple):
@@ -91,12 +92,12 @@ class Event(NamedTuple):
     message: str = ""  # what is said; at the end, why it failed or died; for a run that is held, who holds it
 
 
-Tell = Callable[[Event], None]
+Report = Callable[[Event], None]
 """Called with each event of a job."""
 
 
 def work(
-    job: Job, store: str, tell: Tell, saved: Callable[[], None] | None = None, checkpoint_seconds: float = 30.0
+    job: Job, store: str, report: Report, saved: Callable[[], None] | None = None, checkpoint_seconds: float = 30.0
 ) -> str:
     """Train a job's run and intervene on it, or do what is missing of that; report its end and return its status.
 
@@ -107,9 +108,10 @@ def work(
     from mecheval.training.loop import Interrupted, train  # here: whoever only plans a sweep does not wait for torch
 
     folder = Store(store).folder(job.run)
-    watcher = _Teller(job.run, tell)
+    watcher = _Reporter(job.run, report)
     try:
-        _patiently(folder, lambda: train(job.config, store, [watcher], checkpoint_seconds, saved))
+        watchers = [*(tracker(name, Path(store)) for name in job.track), watcher]
+        _patiently(folder, lambda: train(job.config, store, watchers, checkpoint_seconds, saved))
         for split in missing(job, folder):
             _patiently(folder, lambda split=split: probe(folder, split=split))  # type: ignore[misc]
         status, message = str(folder.status()["status"]), ""
@@ -119,7 +121,7 @@ def work(
         status, message = "held", str(error)
     except Exception as error:  # one run's failure is no reason to stop the others
         status, message = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
-    tell(Event(job.run, "end", watcher.at, watcher.accuracy, status, message))
+    report(Event(job.run, "end", watcher.at, watcher.accuracy, status, message))
     return status
 
 
@@ -147,27 +149,27 @@ def _patiently(folder: RunFolder, act: Callable[[], object]) -> None:
             time.sleep(HELD_SECONDS / 8)
 
 
-class _Teller(Quiet):
+class _Reporter(Quiet):
     """Turns what a run's watcher hears into events, few enough to send elsewhere."""
 
-    def __init__(self, run: str, tell: Tell) -> None:
-        self.run, self.tell = run, tell
+    def __init__(self, run: str, report: Report) -> None:
+        self.run, self.report = run, report
         self.at, self._next = 0, 0.0
         self.accuracy: float | None = None
 
     def begin(self, start: Start) -> None:
         self.at = start.step
-        self.tell(Event(self.run, "begin", self.at))
+        self.report(Event(self.run, "begin", self.at))
 
     def step(self, step: int, loss: float) -> None:
         self.at = step
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + TELL_SECONDS
-            self.tell(Event(self.run, "step", step, self.accuracy))
+            self._next = now + REPORT_SECONDS
+            self.report(Event(self.run, "step", step, self.accuracy))
 
     def row(self, row: Mapping[str, float]) -> None:
         self.accuracy = row["dev_accuracy"]
 
     def say(self, message: str) -> None:
-        self.tell(Event(self.run, "say", self.at, self.accuracy, message=message))
+        self.report(Event(self.run, "say", self.at, self.accuracy, message=message))

@@ -16,7 +16,7 @@ from typing import IO
 
 from mecheval.machine import cores
 from mecheval.sweep.engine import LOOK_SECONDS, Crew, CrewEngine
-from mecheval.sweep.job import Event, Job, Tell
+from mecheval.sweep.job import Event, Job, Report
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 WORKER = {**ONE_THREAD, "PYTHONSAFEPATH": "1"}
@@ -37,7 +37,7 @@ class LocalEngine(CrewEngine):
         self.workers = workers or cores()
         self.tries, self.checkpoint_seconds, self.nice = tries, checkpoint_seconds, nice
 
-    def crew(self, jobs: list[Job], store: str, tell: Tell) -> AbstractContextManager[Crew]:
+    def crew(self, jobs: list[Job], store: str, report: Report) -> AbstractContextManager[Crew]:
         """As many processes as there is work for, and fewer for runs of several threads: no two models share one."""
         threads = max((job.config.machine.threads for job in jobs), default=1)
         return nullcontext(_Processes(self, store, min(max(1, self.workers // threads), len(jobs))))
@@ -67,7 +67,7 @@ class _Processes(Crew):
             self._selector.register(idle[0].out, selectors.EVENT_READ, idle[0])
         idle[0].give(job)
 
-    def hear(self, take: Tell) -> None:
+    def hear(self, take: Report) -> None:
         for key, _ in self._selector.select(LOOK_SECONDS):
             worker: _Worker = key.data
             for event in worker.events():
@@ -82,7 +82,7 @@ class _Processes(Crew):
         for worker in self._idle()[jobs:]:
             worker.dismiss()
 
-    def stop(self, take: Tell) -> None:
+    def stop(self, take: Report) -> None:
         for worker in self._crew:
             worker.ask_to_stop()
         while self._crew:
@@ -120,25 +120,21 @@ class _Worker:
         os.set_blocking(self.out.fileno(), False)
 
     def give(self, job: Job) -> None:
-        """Hand over a job."""
         self.job = job
         self._send(json.dumps({"run": job.run, **job.to_dict()}).encode() + b"\n")
 
     @property
     def dismissed(self) -> bool:
-        """Whether it knows that nothing more will come, and is about to end."""
+        """Whether its input is closed, so that it ends once it has no job."""
         return self._in.closed
 
     def dismiss(self) -> None:
-        """Let it end: nothing more will come."""
         self._in.close()
 
     def ask_to_stop(self) -> None:
-        """Have it save and end."""
         self._process.send_signal(signal.SIGTERM)
 
     def events(self) -> list[Event]:
-        """Its events since the last look."""
         found: list[Event] = []
         while (piece := self.out.read(1 << 16)) is not None:
             if not piece:
@@ -161,7 +157,6 @@ class _Worker:
         return f"its worker {how}" + (f" ({self._said})" if self._said else "")
 
     def kill(self) -> None:
-        """End it at once; the run stays as it was last saved."""
         self._process.kill()
         self._process.wait()
         self._close()

@@ -14,16 +14,14 @@ from typing import Any
 from mecheval import custom
 from mecheval.errors import UserError
 from mecheval.store import StoreError
-from mecheval.store.location import Mirror, check_shared, is_url, local_copy, marked, remove_stale
-from mecheval.sweep.engine import Crew, CrewEngine
-from mecheval.sweep.job import Event, Job, Tell, work
+from mecheval.store.location import Mirror, check_shared, is_url, local_copy, marked
+from mecheval.sweep.engine import STOP_SECONDS, Crew, CrewEngine
+from mecheval.sweep.job import Event, Job, Report, work
 from mecheval.sweep.local import WORKER
 from mecheval.sweep.ray_join import CONNECT_SECONDS, Connection, import_ray, last_line
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at events, results and signals."""
-STOP_SECONDS = 30.0
-"""Seconds that runs may take to save when the sweep is stopped; then they are killed where they were last saved."""
 FLUSH_SECONDS = 10.0
 """Seconds that the events of a job may take to arrive after its end."""
 
@@ -36,17 +34,13 @@ class RayEngine(CrewEngine):
     """
 
     def __init__(
-        self,
-        address: str | None = None,
-        cpus: float = 1,
-        gpus: float = 0,
-        tries: int = 5,
+        self, address: str | None = None, cpus: float = 1, gpus: float = 0, tries: int = 5,
         checkpoint_seconds: float = 30.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.address, self.cpus, self.gpus = address, cpus, gpus
         self.tries, self.checkpoint_seconds = tries, checkpoint_seconds
         self._connection = Connection(address)
-        self._join()
+        self._connection.join()
         self.workers = self.room(1)
         if not self.workers:
             problem = self.no_room(1)
@@ -54,29 +48,25 @@ class RayEngine(CrewEngine):
             raise UserError(problem)
 
     @contextmanager
-    def crew(self, jobs: list[Job], store: str, tell: Tell) -> Iterator[Crew]:
+    def crew(self, jobs: list[Job], store: str, report: Report) -> Iterator[Crew]:
         """The cluster, joined. Tasks know by a file in the store, the marker, that they see the same folder."""
-        self._join()
+        self._connection.join()
         try:
             warning = self._connection.warning()
             if warning and jobs:
-                tell(Event(jobs[0].run, "say", message=warning))
+                report(Event(jobs[0].run, "say", message=warning))
             for threads in sorted({job.config.machine.threads for job in jobs}):
                 if not self.room(threads):
                     raise UserError(self.no_room(threads))
             if is_url(store):
                 Mirror(store).check()  # an error here and now if nothing can be written there
-                yield _Tasks(self, store, "", tell)
+                yield _Tasks(self, store, "", report)
             else:
                 place = Path(store).absolute()
-                remove_stale(place)
                 with marked(place) as marker:
-                    yield _Tasks(self, str(place), marker, tell)
+                    yield _Tasks(self, str(place), marker, report)
         finally:
             self._connection.leave()
-
-    def _join(self) -> None:
-        self._connection.join()
 
     def room(self, threads: int) -> int:
         """How many jobs of so many threads all nodes together can take."""
@@ -93,9 +83,9 @@ class RayEngine(CrewEngine):
 class _Tasks(Crew):
     """The tasks of a sweep. Ray itself queues those for which no node has room yet."""
 
-    def __init__(self, engine: RayEngine, store: str, marker: str, tell: Tell) -> None:
+    def __init__(self, engine: RayEngine, store: str, marker: str, report: Report) -> None:
         self.ray = import_ray()
-        self.engine, self.store, self.marker, self.tell = engine, store, marker, tell
+        self.engine, self.store, self.marker, self.report = engine, store, marker, report
         self.mailbox: Any = _mailbox(self.ray)
         self.task = self.ray.remote(task)
         self.under_way: dict[Any, Job] = {}  # by the reference to the task's result
@@ -109,7 +99,7 @@ class _Tasks(Crew):
         ).remote(json.dumps(job.to_dict()), self.store, self.marker, self.engine.checkpoint_seconds, self.mailbox)
         self.under_way[submitted] = job
 
-    def hear(self, take: Tell) -> None:
+    def hear(self, take: Report) -> None:
         ready = []
         if self.under_way:
             ready = self.ray.wait(list(self.under_way), timeout=LOOK_SECONDS)[0]
@@ -119,8 +109,7 @@ class _Tasks(Crew):
         for result in ready:
             take(self.end_of(result, self.under_way.pop(result)))
 
-    def pass_on_events(self, take: Tell) -> None:
-        """Pass on the events that the tasks have put into the mailbox."""
+    def pass_on_events(self, take: Report) -> None:
         if self.mailbox is None:
             return
         try:
@@ -148,14 +137,14 @@ class _Tasks(Crew):
             try:
                 Mirror(self.store).pull_results(local_copy(self.store), [job.run])
             except StoreError as error:
-                self.tell(Event(job.run, "say", message=f"{job.config.title}: {error}"))
+                self.report(Event(job.run, "say", message=f"{job.config.title}: {error}"))
         return event
 
     def again(self, job: Job) -> str:
         room = self.engine.room(job.config.machine.threads)
         return super().again(job) if room else "waiting for a node that can take it"
 
-    def stop(self, take: Tell) -> None:
+    def stop(self, take: Report) -> None:
         """Ask the tasks that are left to save and end; kill those that take too long."""
         left, self.under_way = list(self.under_way), {}  # not once more, should a second signal interrupt this
         for force in (False, True):
@@ -177,7 +166,7 @@ def task(job: str, store: str, marker: str, checkpoint_seconds: float, mailbox: 
     todo, ends = Job.read(json.loads(job)), []
     last = None
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         nonlocal last
         if event.kind == "end":
             ends.append(event)
@@ -187,10 +176,10 @@ def task(job: str, store: str, marker: str, checkpoint_seconds: float, mailbox: 
 
     try:
         if is_url(store):
-            _work_far_away(todo, store, tell, checkpoint_seconds)
+            _work_behind_url(todo, store, report, checkpoint_seconds)
         else:
             check_shared(store, marker)
-            work(todo, store, tell, checkpoint_seconds=checkpoint_seconds)
+            work(todo, store, report, checkpoint_seconds=checkpoint_seconds)
     except UserError as error:  # the store cannot be reached from here, or its driver is missing
         ends = [Event(todo.run, "end", status="failed", message=str(error))]
     if last is not None:
@@ -199,7 +188,7 @@ def task(job: str, store: str, marker: str, checkpoint_seconds: float, mailbox: 
     return json.dumps(ends[-1])
 
 
-def _work_far_away(job: Job, url: str, tell: Tell, checkpoint_seconds: float) -> None:
+def _work_behind_url(job: Job, url: str, report: Report, checkpoint_seconds: float) -> None:
     """Work in a local store that ends with the task, on a run that is pulled first and pushed whenever it is saved."""
     mirror = Mirror(url)
     with tempfile.TemporaryDirectory(prefix="mecheval-") as store:
@@ -209,10 +198,10 @@ def _work_far_away(job: Job, url: str, tell: Tell, checkpoint_seconds: float) ->
             try:
                 mirror.push(job.run, store)
             except StoreError as error:  # the next one may succeed; until then the checkpoint before counts
-                tell(Event(job.run, "say", message=f"{job.config.title}: {error}"))
+                report(Event(job.run, "say", message=f"{job.config.title}: {error}"))
 
         try:
-            work(job, store, tell, push, checkpoint_seconds)
+            work(job, store, report, push, checkpoint_seconds)
         finally:  # also when it was interrupted outside training
             mirror.push_at_last(job.run, store)
 

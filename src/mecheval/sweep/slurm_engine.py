@@ -21,19 +21,17 @@ from typing import Any
 
 from mecheval import custom
 from mecheval.errors import UserError
-from mecheval.store.location import check_shared, is_url, marked, remove_stale
-from mecheval.sweep.engine import Crew, CrewEngine
-from mecheval.sweep.job import Event, Job, Tell, work
+from mecheval.store.location import check_shared, is_url, marked
+from mecheval.sweep.engine import STOP_SECONDS, Crew, CrewEngine
+from mecheval.sweep.job import Event, Job, Report, work
 from mecheval.sweep.local import WORKER
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at the events of jobs."""
 QUEUE_SECONDS = 5.0
 """Seconds between two questions to Slurm which jobs there are."""
-STOP_SECONDS = 30.0
-"""Seconds that runs may take to save when the sweep is stopped."""
 MOST_TIMEOUTS = 1000
-"""How often a job may reach its time limit and go on."""
+"""How often a job may reach its time limit and be queued again."""
 MINUTES = 240
 """The time limit of a job unless another one is asked for."""
 
@@ -46,16 +44,9 @@ class SlurmEngine(CrewEngine):
     """
 
     def __init__(
-        self,
-        partition: str | None = None,
-        minutes: int = MINUTES,
-        cpus: float = 1,
-        gpus: float = 0,
-        workers: int = 64,
-        tries: int = 5,
-        checkpoint_seconds: float = 30.0,
-        cluster: str = "slurm",
-    ) -> None:
+        self, partition: str | None = None, minutes: int = MINUTES, cpus: float = 1, gpus: float = 0, workers: int = 64,
+        tries: int = 5, checkpoint_seconds: float = 30.0, cluster: str = "slurm",
+    ) -> None:  # fmt: skip
         if minutes < 1 or cpus != int(cpus) or gpus != int(gpus) or cpus < 1:
             raise UserError("--engine slurm: give whole numbers of --minutes, --cpus (from 1) and --gpus.")
         self.partition, self.minutes, self.cpus, self.gpus = partition, minutes, int(cpus), int(gpus)
@@ -65,12 +56,11 @@ class SlurmEngine(CrewEngine):
         self.submitit = import_submitit()
 
     @contextmanager
-    def crew(self, jobs: list[Job], store: str, tell: Tell) -> Iterator[Crew]:
+    def crew(self, jobs: list[Job], store: str, report: Report) -> Iterator[Crew]:
         """The cluster. Workers know by a file in the store, the marker, that they see the same folder."""
         if is_url(store):
             raise UserError("--engine slurm: the store must be a folder that all nodes see, not a URL.")
         place = Path(store).absolute()
-        remove_stale(place)
         with marked(place) as marker:
             folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=place))  # which nobody else can read or write
             try:
@@ -113,7 +103,7 @@ class _Arrays(Crew):
     def start(self, job: Job) -> None:
         self.new.append(job)
 
-    def hear(self, take: Tell) -> None:
+    def hear(self, take: Report) -> None:
         self.submit()
         time.sleep(LOOK_SECONDS)
         gone = self.gone()
@@ -165,7 +155,7 @@ class _Arrays(Crew):
         there = set(answer.stdout.split())
         return [each for each in self.under_way if each.handle.job_id not in there]
 
-    def stop(self, take: Tell) -> None:
+    def stop(self, take: Report) -> None:
         """Have Slurm ask all jobs to save and end; it kills those that take too long."""
         self.new = []
         for each in self.under_way:
@@ -191,7 +181,6 @@ class _Submitted:
         self._read = 0
 
     def events(self) -> list[Event]:
-        """Its events since the last look."""
         try:
             with self.file.open("rb") as file:
                 file.seek(self._read)
@@ -218,19 +207,18 @@ class Task:
     """What a node does: work on a job that is given as JSON, and write its events into a file."""
 
     def __call__(self, given: str) -> None:
-        """Work; the end is the last event."""
         todo = json.loads(given)
         os.environ.update(todo["environment"])  # before torch is imported
         with Path(todo["file"]).open("a", buffering=1) as file:
 
-            def tell(event: Event) -> None:
+            def report(event: Event) -> None:
                 file.write(json.dumps(event) + "\n")
 
             try:
                 check_shared(todo["store"], todo["marker"])
-                work(Job.read(todo["job"]), todo["store"], tell, checkpoint_seconds=todo["seconds"])
+                work(Job.read(todo["job"]), todo["store"], report, checkpoint_seconds=todo["seconds"])
             except UserError as error:  # such as a mixer's file that has changed since the sweep began
-                tell(Event(todo["job"]["run"], "end", status="failed", message=str(error)))
+                report(Event(todo["job"]["run"], "end", status="failed", message=str(error)))
 
     def checkpoint(self, given: str) -> Any:
         """At the time limit: the same again, which resumes from the run's last checkpoint."""

@@ -24,16 +24,16 @@ def main(store: str, checkpoint_seconds: float) -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a mixer prints must not be taken for an event
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         out.write(json.dumps(event._asdict()) + "\n")
 
     for given in _jobs():
         try:
             job = Job.read(given)
         except UserError as error:  # such as a mixer's file that has changed since the sweep began
-            tell(Event(given["run"], "end", status="failed", message=str(error)))
+            report(Event(given["run"], "end", status="failed", message=str(error)))
             continue
-        if work(job, store, tell, checkpoint_seconds=checkpoint_seconds) == "interrupted":
+        if work(job, store, report, checkpoint_seconds=checkpoint_seconds) == "interrupted":
             return
 
 

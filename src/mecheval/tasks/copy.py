@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from mecheval import rng
 from mecheval.kernels import kernel
 from mecheval.tasks.ar import draw_distinct
-from mecheval.tasks.base import TASKS, Task, TaskOptions
+from mecheval.tasks.base import TASKS, TaskOptions
 from mecheval.tasks.corpus import I32, Corpus, Document, Ints, Question, empty_columns, small_ints
-from mecheval.types import BOS, EOS, FIRST_SYMBOL, NOWHERE, Batch, Meaning, Split
-
-if TYPE_CHECKING:  # slow to import
-    from torch import Tensor
+from mecheval.tasks.symbols import SymbolTask
+from mecheval.types import BOS, EOS, FIRST_SYMBOL, NOWHERE, Meaning, Split
 
 BLANK, ASK = FIRST_SYMBOL, FIRST_SYMBOL + 1
 FIRST = ASK + 1
 """What stands between the tokens to copy, what asks for the next of them, and the first of their symbols."""
-
-
-def commonest(batch: Batch, first: int) -> Tensor:
-    """(n, k) the share of the commonest token among those of a document that are not below `first`, k times over."""
-    import torch
-
-    counts = [np.bincount(row[row >= first]) for row in batch.tokens.numpy()]
-    shares = torch.tensor([count.max() / count.sum() for count in counts], dtype=torch.float64)
-    return shares[:, None].expand(batch.targets.shape)
 
 
 class CopyOptions(TaskOptions):
@@ -49,7 +37,7 @@ class CopyOptions(TaskOptions):
 
 
 @TASKS.register("copy")
-class Copy(Task):
+class Copy(SymbolTask):
     """Selective copying: `BOS _ a _ _ b _ EOS ? ?`; the answers are a at the first question mark, b at the second.
 
     A token is asked for by its rank and not by a key, so there is nothing that a verdict could tell from the value.
@@ -62,6 +50,7 @@ class Copy(Task):
     meaning = Meaning(key="content", value=None, places=("before", "divider"))
     corruptions = ("key",)
     facts = ("content", "gap")
+    first = FIRST
     options: CopyOptions
 
     @property
@@ -81,15 +70,7 @@ class Copy(Task):
 
     def symbol(self, token: int) -> str:
         """_ and ?, then s0, s1, ..."""
-        return {BLANK: "_", ASK: "?"}.get(token) or (f"s{token - FIRST}" if token >= FIRST else super().symbol(token))
-
-    def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """Any other symbol."""
-        return np.setdiff1d(np.arange(FIRST, self.vocab_size), tokens[key])
-
-    def chance(self, batch: Batch) -> Tensor:
-        """The symbol that the document has most often."""
-        return commonest(batch, FIRST)
+        return {BLANK: "_", ASK: "?"}.get(token) or super().symbol(token)
 
     def document(self, random: random.Random, split: Split) -> Document:
         """One document; role `before` is the token to copy before the one that is asked for, if there is one."""

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from mecheval import rng
 from mecheval.kernels import kernel
-from mecheval.tasks.base import TASKS, Task, TaskOptions
-from mecheval.tasks.copy import commonest
+from mecheval.tasks.base import TASKS, TaskOptions
 from mecheval.tasks.corpus import I32, Corpus, Document, Ints, Question, empty_columns, small_ints
-from mecheval.types import BOS, FIRST_SYMBOL, Batch, Meaning, Split
-
-if TYPE_CHECKING:  # slow to import
-    from torch import Tensor
+from mecheval.tasks.symbols import SymbolTask
+from mecheval.types import BOS, FIRST_SYMBOL, Meaning, Split
 
 SPECIAL = FIRST_SYMBOL
 FIRST = SPECIAL + 1
@@ -33,7 +29,7 @@ class InductionOptions(TaskOptions):
 
 
 @TASKS.register("induction")
-class Induction(Task):
+class Induction(SymbolTask):
     """Induction: `BOS a b S c a S`; the answer is c, the symbol after the first special token S."""
 
     name = "induction"
@@ -43,6 +39,7 @@ class Induction(Task):
     meaning = Meaning(places=("next_key",))
     corruptions = ("key", "value")
     facts = ("symbols", "gap")
+    first = FIRST
     options: InductionOptions
 
     @property
@@ -62,15 +59,7 @@ class Induction(Task):
 
     def symbol(self, token: int) -> str:
         """S, then s0, s1, ..."""
-        return super().symbol(token) if token < SPECIAL else "S" if token == SPECIAL else f"s{token - FIRST}"
-
-    def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """Any other symbol but the special one."""
-        return np.setdiff1d(np.arange(FIRST, self.vocab_size), tokens[key])
-
-    def chance(self, batch: Batch) -> Tensor:
-        """The symbol that the document has most often."""
-        return commonest(batch, FIRST)
+        return "S" if token == SPECIAL else super().symbol(token)
 
     def document(self, random: random.Random, split: Split) -> Document:
         """One document: symbols, and the special one in place of one that is not the last."""

@@ -38,12 +38,7 @@ def write_checkpoint(folder: Path, run: str, checkpoint: Checkpoint) -> None:
     """Write, then remove all but the last two. An error leaves the earlier ones as they were."""
     name = f"{checkpoint.step:09d}"
     tensors = save(checkpoint.tensors)
-    body = {
-        "run": run,
-        "step": checkpoint.step,
-        "tensors_sha256": sha256(tensors),
-        "state": checkpoint.state,
-    }
+    body = {"run": run, "step": checkpoint.step, "tensors_sha256": sha256(tensors), "state": checkpoint.state}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / f"{name}.safetensors", tensors)

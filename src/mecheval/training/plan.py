@@ -33,7 +33,7 @@ class Plan:
     seconds: float  # from `step` to the end
 
     def describe(self) -> str:
-        """The same in a few lines for people."""
+        """The plan in a few lines."""
         known = "" if self.status is None else f" ({self.status}, step {self.step:,})"
         epochs = "a stream of fresh documents" if self.epochs is None else f"{self.epochs:g} epochs"
         return "\n".join((
@@ -66,14 +66,8 @@ def plan(config: RunConfig, store: Store) -> Plan:
     done = int(found["step"] or 0)
     left = 0 if found["status"] in WHOLE else steps - done
     documents = config.data.documents
+    epochs = None if documents is None else steps * config.data.batch_size / documents
+    seconds = left * mean + left / config.evaluate.every * evaluation
     return Plan(
-        run=config.id,
-        status=found["status"],
-        step=done,
-        parameters=state.lm.n_parameters,
-        steps=steps,
-        epochs=None if documents is None else steps * config.data.batch_size / documents,
-        step_seconds=mean,
-        evaluation_seconds=evaluation,
-        seconds=left * mean + left / config.evaluate.every * evaluation,
-    )
+        config.id, found["status"], done, state.lm.n_parameters, steps, epochs, mean, evaluation, seconds,
+    )  # fmt: skip

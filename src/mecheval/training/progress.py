@@ -83,14 +83,12 @@ class Lines:
         self._waiting = ""  # the last row, if it came too soon
 
     def begin(self, start: Start) -> None:
-        """Print a line about the run."""
         self._pace = Pace(start, self._clock)
         where = f"  resumes at step {start.step}" if start.step else ""
         line = f"{start.title}  run {start.run}  {start.parameters:,} parameters{where}"
         show(self._console, Text(line, "bold"))
 
     def step(self, step: int, loss: float) -> None:
-        """Count a step."""
         self._pace.step(step, loss)
 
     def row(self, row: Mapping[str, float]) -> None:
@@ -104,7 +102,6 @@ class Lines:
             self._print_waiting()
 
     def say(self, message: str) -> None:
-        """Print a message."""
         show(self._console, message)
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
@@ -128,7 +125,6 @@ class Bar(Lines):
     """
 
     def begin(self, start: Start) -> None:
-        """Print the heading, which stays, and draw an empty bar."""
         super().begin(start)
         self._row: Mapping[str, float] = {}
         self._bar = bars(0, "{task.fields[counts]}", get_time=lambda: self._pace.now)
@@ -138,7 +134,6 @@ class Bar(Lines):
         self._draw()
 
     def step(self, step: int, loss: float) -> None:
-        """Count a step; it is drawn only now and then."""
         if self._pace.step(step, loss):
             self._draw()
 
@@ -147,7 +142,6 @@ class Bar(Lines):
         self._row = dict(row)
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
-        """Print one line in place of the bar, and bring the cursor back."""
         self._live.stop()
         super().end(status, scores)
 

@@ -20,7 +20,7 @@ from mecheval.types import Questions
 
 
 def warmup_steps(schedule: Schedule, steps: int) -> int:
-    """Steps of the way up."""
+    """The number of steps over which the rate rises to its peak."""
     return round(schedule.warmup * steps if schedule.warmup < 1 else schedule.warmup)
 
 
@@ -98,13 +98,9 @@ class Training:
     def record(self, dev: Scores) -> Row:
         """Add a row to the history, and keep the state if it is the best so far."""
         row = {
-            "step": self.step,
-            "lr": self.learning_rate(self.step - 1),
-            "loss": self._losses / max(1, self._steps),
-            "dev_loss": dev.loss,
-            "dev_likelihood": dev.likelihood,
-            "dev_accuracy": dev.accuracy,
-        }
+            "step": self.step, "lr": self.learning_rate(self.step - 1), "loss": self._losses / max(1, self._steps),
+            "dev_loss": dev.loss, "dev_likelihood": dev.likelihood, "dev_accuracy": dev.accuracy,
+        }  # fmt: skip
         self.history.append(row)
         self._losses, self._steps = 0.0, 0
         self.stale += 1
@@ -117,7 +113,7 @@ class Training:
         return {name: tensor.detach().cpu().clone() for name, tensor in self.lm.state_dict().items()}
 
     def checkpoint(self) -> Checkpoint:
-        """All of this as tensors and plain data."""
+        """Everything that changes, as tensors and plain data."""
         tensors = {f"model/{name}": tensor for name, tensor in self.weights().items()}
         for name, parameter in self.lm.named_parameters():
             state = self.optimiser.state.get(parameter, {})
@@ -134,7 +130,7 @@ class Training:
         return Checkpoint(self.step, tensors, state)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Become what `checkpoint` was made from."""
+        """Set everything to what it was when `checkpoint` was made."""
         parts: dict[str, dict[str, Tensor]] = {}
         for name, tensor in checkpoint.tensors.items():
             part, _, rest = name.partition("/")

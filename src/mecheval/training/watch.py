@@ -74,8 +74,6 @@ class Watchers:
         self._to_end: list[Watcher] = []  # those that began and have not ended
 
     def begin(self, start: Start) -> None:
-        """Have each begin."""
-
         def begin(watcher: Watcher) -> None:
             self._to_end.append(watcher)  # before the call: what was interrupted halfway needs its end, too
             watcher.begin(start)
@@ -83,15 +81,12 @@ class Watchers:
         self._each(begin)
 
     def step(self, step: int, loss: float) -> None:
-        """Pass on a step."""
         self._each(lambda watcher: watcher.step(step, loss))
 
     def row(self, row: Mapping[str, float]) -> None:
-        """Pass on a row."""
         self._each(lambda watcher: watcher.row(row))
 
     def say(self, message: str) -> None:
-        """Pass on a message."""
         self._each(lambda watcher: watcher.say(message))
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
@@ -183,7 +178,6 @@ class WeightsAndBiases(Quiet):
         )  # fmt: skip
 
     def row(self, row: Mapping[str, float]) -> None:
-        """Add one point to every curve."""
         self._run.log(tagged(row), step=int(row["step"]))
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
@@ -198,11 +192,11 @@ def tagged(row: Mapping[str, float]) -> dict[str, float]:
     return {tags[name]: value for name, value in row.items() if name != "step"}
 
 
-def load(module: str, package: str) -> Any:
-    """Import `module` of an optional package, or say how to install it."""
+def load(module: str, package: str, extra: str = "") -> Any:
+    """Import `module` of an optional package, or say how to install it, with the extra of its name or another."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != package:  # it is there, but broken
             raise
-        raise UserError(f"{package} is not installed; pip install 'mecheval[{package}]'") from None
+        raise UserError(f"{package} is not installed; pip install 'mecheval[{extra or package}]'") from None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from mecheval.cli.show.formats import format_of, formatted
+from mecheval.cli.show import format_of, formatted
 from mecheval.errors import UserError
 
 FRAME = pd.DataFrame({"mixer": ["base_conv", "50 % | x"], "lr": [3e-3, None], "n": [1, 2]})

@@ -43,6 +43,23 @@ def test_seeds_become_means_and_their_verdicts_are_counted() -> None:
     ]
 
 
+def test_below_a_verdict_stands_what_is_restored_most() -> None:
+    table = chosen(
+        "ar", mixer=["based", "based", "h3", "gla"], seed=[0, 1, 0, 0], run=["a", "b", "c", "d"],
+        verdict=["induction", "induction", "mixed", "not_learnt"],
+    )  # fmt: skip
+    columns = {"role": ["value", "value", "key", "key"], "share": [0.9, 1.0, 0.5, 0.1]}
+    ends = {"share_low": [0.8, 0.95, math.nan, 0.0], "share_high": [0.92, 1.01, math.nan, 0.2]}
+    restored = pd.DataFrame({**columns, **ends}, index=["a", "b", "c", "d"])
+    assert text(result_table(table, restored))[2:] == [
+        "based 0.500    0.900     0.100 2 induction",
+        "                               value 0.95 [0.80, 1.01]",
+        "h3    0.500    0.900     0.100 mixed",
+        "                               key 0.50",
+        "gla   0.500    0.900     0.100 not_learnt",
+    ]
+
+
 def test_what_does_not_vary_is_left_out_and_options_are_said_in_words() -> None:
     reading = Reading("restored_next_key", "restored at next key", "blocks.1.input", "next_key")
     table = chosen("ar_mamba_conv", [reading], d_conv=[1, 0], restored_next_key=[0.25, 0.5])

@@ -1,4 +1,4 @@
-"""Effects of interventions, verdicts and explained documents in a terminal."""
+"""Effects of interventions, sweeps over states, verdicts and explained documents in a terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from mecheval.cli.show import records
+from mecheval.cli.show import plain_table, records
 from mecheval.figures.heatmap import arranged, direction_of, in_depth, label, quantity
+from mecheval.figures.states import HALF, aligned, entered, named, reached, spelt
 from mecheval.figures.vegalite import RAMP, WHITE_FROM
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
 from mecheval.sites import Site, sites_in
-from mecheval.types import MISSING
+from mecheval.types import FRAMED, MISSING, Meaning, spoken
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -34,11 +35,10 @@ FAINT, STRONG = 0.05, 0.5
 BRIGHTEST = 3
 """Step of the colour ramp for 1 on a dark background; paler steps look white."""
 RIGHT = "✓"
-DONE = {
-    "key": "the key corrupted", "value": "the value corrupted", "query": "the query corrupted",
-    "swap": "the value swapped with another pair's", "other": "the document corrupted",
-}  # fmt: skip
-"""What each corruption does to a document, in words."""
+BARS = "▁▂▃▄▅▆▇█"
+"""Shares from 0 to 1 as bars."""
+MARGIN = 10
+"""Characters before the bars."""
 
 
 def among(sites: Iterable[Site], names: Sequence[str]) -> list[Site]:
@@ -54,15 +54,15 @@ def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | N
     return text.append(f": accuracy {evaluation['accuracy']:.3f}, likelihood {evaluation['likelihood']:.3f}")
 
 
-def effects_text(effects: pd.DataFrame) -> Text:
-    """What the numbers of the map mean."""
+def effects_text(effects: pd.DataFrame, meaning: Meaning = FRAMED) -> Text:
+    """What the numbers of the map mean, in the words of the task."""
     whole = effects.sort_values("n").iloc[-1]  # not every document has every role
     before = f"{whole['original']:.3f}"
     if quantity(effects) == "drop":
         return Text(f"The likelihood of the answer is {before}. Drop: how much of it is lost by one edit.")
     after = f"{whole['corrupted']:.3f}"
     corruption = str(effects["corruption"].iloc[0]) if "corruption" in effects else "key"
-    done, destroys = DONE.get(corruption, DONE["other"]), direction_of(effects) == "destroy"
+    done, destroys = meaning.done(corruption), direction_of(effects) == "destroy"
     shown = quantity(effects)
     lost = f"With {done}, the likelihood of the answer falls from {before} to {after}. "
     if shown == "hits":
@@ -71,12 +71,12 @@ def effects_text(effects: pd.DataFrame) -> Text:
             "swapped document makes the model give the swapped document's answer."
         )
     if shown == "share":
-        meaning = (
+        said = (
             "Destroyed share: how much of this loss patching one corrupted activation into the clean document causes."
             if destroys
             else "Restored share: how much of this loss patching in one clean activation undoes."
         )
-        return Text(lost + meaning)
+        return Text(lost + said)
     return Text(
         f"The task is not learnt: the likelihood of the answer is {before}, and {after} with {done}, so "
         f"there is nothing to {'destroy' if destroys else 'restore'}. The map shows the likelihood after patching in "
@@ -114,7 +114,7 @@ def verdict_data(found: Verdict) -> dict[str, Any]:
 
 def substitution_text(explained: Explanation) -> Text:
     """What the corruption changed, and the model's answers to both documents."""
-    text = Text(f"Corrupted: {explained.substitute} in place of the {explained.role} {explained.key}.")
+    text = Text(f"Corrupted: {explained.substitute} in place of the {spoken(explained.role)} {explained.key}.")
     for name, answers in (("clean", explained.clean), ("corrupted", explained.corrupted)):
         text.append(f"\n{name:>11}: ").append_text(Text("  ").join(_said(answers)))
     return text
@@ -188,3 +188,68 @@ def _shade(value: float) -> str:
     step = round(strength * darkest if light else darkest - strength * (darkest - BRIGHTEST))
     text = "#ffffff" if step >= WHITE_FROM else "#000000"
     return f"{'bold ' if strength >= STRONG else ''}{text} on {RAMP[step]}"
+
+
+def sweep_text(swept: pd.DataFrame, meaning: Meaning = FRAMED) -> Text:
+    """What the numbers of a sweep mean, in the words of the task."""
+    whole = swept.sort_values("n").iloc[-1]
+    done = meaning.done(str(whole["corruption"]))
+    before, after = f"{whole['original']:.3f}", f"{whole['corrupted']:.3f}"
+    if swept["share"].isna().all():
+        return Text(
+            f"The task is not learnt: the likelihood of the answer is {before}, and {after} with {done}, so there is "
+            "nothing to restore."
+        )
+    start = spoken(aligned(swept))
+    return Text(
+        f"With {done}, the likelihood of the answer falls from {before} to {after}. Restored share: how much of this "
+        f"loss the clean state of one layer undoes, put in after each position, counted from the {start}."
+    )
+
+
+def sweep_table(swept: pd.DataFrame, roles: Mapping[str, int], width: int = 80) -> Group:
+    """The share at every offset as bars, a line a layer; below it as numbers where a position has a name."""
+    along = reached(swept)
+    offsets = sorted(int(offset) for offset in along["offset"].unique())[: max(1, width - MARGIN)]
+    bars, letters = Table.grid(padding=(0, 1)), _letters(offsets, roles)
+    bars.add_row("", letters)
+    table = plain_table(["layer", *(numbers := named(swept, roles)).columns], gap=1)
+    for layer, row in numbers.iterrows():
+        share = along[along["layer"] == layer].set_index("offset")["share"]
+        bars.add_row(f"layer {layer}", "".join(_bar(float(share.get(offset, math.nan))) for offset in offsets))
+        table.add_row(str(layer), *(label(value) for value in row))
+    legend = ", ".join(f"{role[0]} {role}" for role, at in roles.items() if at in offsets)
+    ends = " to ".join(spelt(offset, {}, aligned(swept)) for offset in (offsets[0], offsets[-1]))
+    return Group(bars, Text(f"({ends}; {legend})"), Text(""), table)
+
+
+def _letters(offsets: Sequence[int], roles: Mapping[str, int]) -> str:
+    """The first letter of each role above its offset."""
+    at = {offset: role[0] for role, offset in roles.items()}
+    return "".join(at.get(offset, " ") for offset in offsets)
+
+
+def sweep_summary(swept: pd.DataFrame, roles: Mapping[str, int]) -> Group:
+    """A sentence for each layer: where what was corrupted enters its state, and whether it stays."""
+    lines = []
+    [landmark, *_] = swept.loc[swept["role"] != aligned(swept), "role"].unique()
+    end = swept[swept["role"] == landmark].set_index("layer")["share"]
+    for layer, found in entered(swept).items():
+        if found is None:
+            lines.append(Text(f"layer {layer}: its clean state alone never restores half of the loss."))
+            continue
+        offset, share = found
+        place = spelt(offset, roles, aligned(swept))
+        last = float(end.get(layer, math.nan))
+        stays = "stays in it" if last >= HALF else "is no longer needed there"
+        lines.append(
+            Text(
+                f"layer {layer}: what was corrupted enters the state at {place} (share {label(share)}) "
+                f"and {stays} ({landmark} {label(last)})."
+            )
+        )
+    return Group(*lines)
+
+
+def _bar(share: float) -> str:
+    return " " if math.isnan(share) else BARS[round(min(1.0, max(0.0, share)) * (len(BARS) - 1))]

@@ -41,7 +41,7 @@ function summarySection() {
       && bar.has("d", String(runs.d_model[row])) && bar.has("layers", String(runs.n_layers[row])),
     details: (row) => [evidence(row), meanMap(row)],
     columns: [
-      { name: "mixer", value: (row) => runs.mixer_name[row] }, { name: "verdict", value: verdictText, show: badge },
+      { name: "mixer", value: (row) => runs.mixer_name[row], main: true }, { name: "verdict", value: verdictText, show: badge, main: true },
       score("accuracy %", "test_accuracy"), score("chance %", "chance"), score("likelihood %", "test_likelihood"),
       { name: "restored at", value: restoredText },
       { name: "agreement %", value: (row) => runs.agreement[row], show: (row) => (known(runs.agreement[row]) ? (100 * runs.agreement[row]).toFixed(0) : MISSING), number: true },

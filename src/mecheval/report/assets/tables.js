@@ -3,7 +3,8 @@
 const STEP = 50;
 const LONG = 24; // characters from which a cell may break its lines
 
-// columns: [{ name, value(row), show(row)?, number?, hidden?() }]; rows: plain numbers; details(row): what a row opens; marked(row): the reader's own.
+// columns: [{ name, value(row), show(row)?, number?, hidden?(), main? }]; rows: plain numbers; details(row): what a row opens;
+// marked(row): the reader's own. On a phone each row is a card, in which all cells but the `main` ones carry their names.
 function table({ columns, rows, details = null, step = STEP, label, passes = () => true, marked = () => false }) {
   const state = { by: null, down: false, shown: step, open: new Set() };
   const head = el("tr");
@@ -48,7 +49,8 @@ function table({ columns, rows, details = null, step = STEP, label, passes = () 
   function line(row) {
     const cells = columns.filter((column) => !(column.hidden && column.hidden())).map((column) => {
       const shown = column.show ? column.show(row) : shownValue(column.value(row));
-      return el("td", { class: column.number ? "number" : typeof shown === "string" && shown.length > LONG && "long" }, shown);
+      const look = column.number ? "number" : typeof shown === "string" && shown.length > LONG && "long";
+      return el("td", { class: column.main ? `main ${look || ""}` : look, "data-name": column.name }, shown);
     });
     const own = marked(row) && "own";
     if (!details) return el("tr", { class: own }, cells);

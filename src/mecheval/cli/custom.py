@@ -1,0 +1,218 @@
+"""Commands about a custom mixer: a file to begin with, a check that takes seconds, and its evaluation."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mecheval.cli.app import app, aside, console, line, loading, note, print_json, stoppable
+from mecheval.cli.options import AsJson, Scale, Seeds, Set, StorePath, TaskName, Workers, given_options, rates_of
+from mecheval.errors import UserError
+from mecheval.files import write_output
+from mecheval.store import DEFAULT_STORE
+
+if TYPE_CHECKING:  # slow to import
+    from rich.table import Table
+
+    from mecheval.evaluation import Evaluation
+    from mecheval.evaluation.custom import Plan
+    from mecheval.store import Store
+
+
+TEMPLATE = '''"""A sequence mixer of your own: (B, L, D) in, (B, L, D) out."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class {name}(nn.Module):
+    """Attention whose keys have seen the token before. Replace it by your own idea.
+
+    What counts: __init__ takes d_model (further arguments need defaults, and are set by --set NAME=VALUE), and forward
+    is causal: the output at a position depends on no later input, and on no other document of the batch.
+    """
+
+    def __init__(self, d_model: int, kernel: int = 2) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.mix = nn.Conv1d(d_model, d_model, kernel, groups=d_model)  # each channel by itself, over the last tokens
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:  # B documents, L tokens, D = d_model
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        padded = F.pad(k.mT, (self.kernel - 1, 0))  # on the left alone, or the mixer would see the future
+        return self.out(F.scaled_dot_product_attention(q, self.mix(padded).mT, v, is_causal=True))
+'''
+"""The file that `mecheval new` writes."""
+
+
+@app.command()
+def new(path: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file to write.")]) -> None:
+    """Write a commented file with a mixer of your own to begin with."""
+    if path.suffix != ".py":
+        raise UserError(f"name a Python file, my_mixer.py (got {str(path)!r}).")
+    if path.exists():
+        raise UserError(f"{path} is there already; choose another name.")
+    words = "".join(word[:1].upper() + word[1:] for word in path.stem.replace("-", "_").split("_"))
+    name = words if words.isidentifier() else "MyMixer"
+    write_output(path, TEMPLATE.format(name=name))
+    line(f"wrote {path} with class {name}")
+    note(f"next: mecheval check {path}")
+
+
+@app.command()
+def check(
+    source: Annotated[
+        str, typer.Argument(metavar="FILE.py[:CLASS]", help="The file; its class, if it has several torch modules.")
+    ],
+    task: TaskName = "ar",
+    as_json: AsJson = False,
+) -> None:
+    """Check a custom mixer in seconds: shapes, causality, batch-mates, convolutions, speed; nothing is trained."""
+    with loading():
+        from mecheval import custom
+        from mecheval.evaluation.custom import prepare
+        from mecheval.store import Store
+        from mecheval.training.plan import plan
+        from mecheval.training.progress import duration
+
+        found = custom.Source.read(source)
+        cls = found.load()
+        custom.announce(found)
+    with aside.status("checking"):
+        planned, warnings = prepare(cls, found.name, task, "laptop", {}, 1, (), False, None)
+        config = planned.own[0].config
+        lm = config.build_lm()
+    with aside.status("timing a few steps"):
+        timed = plan(config, Store(DEFAULT_STORE))
+    convolutions = [str(site) for site in lm.sites() if site.kind == "short_conv"]
+    seconds = timed.seconds * len(planned.own)
+    longest = config.build_task().max_tokens
+    if as_json:
+        print_json({
+            "mixer": found.name, "warnings": warnings, "parameters": timed.parameters, "convolutions": convolutions,
+            "step_seconds": timed.step_seconds, "seconds": seconds,
+        })  # fmt: skip
+        return
+    line(f"{found.name}")
+    line(f"shape         (B, L, D) in and out, finite, for documents of 1 to {longest} tokens")
+    line("causality     no output depends on a later input")
+    line("batch-mates   no document depends on another one of its batch")
+    line(f"convolutions  {', '.join(convolutions) or 'none with a name; the verdict tries every operation of a layer'}")
+    line(
+        f"parameters    {timed.parameters:,} in a model of {config.model.n_layers} layers, width {config.model.d_model}"
+    )
+    line(f"speed         {1e3 * timed.step_seconds:.0f} ms for a step of {config.data.batch_size} documents")
+    rates = f"{len(planned.own)} run{'s' * (len(planned.own) > 1)} of up to {timed.steps:,} steps"
+    line(f"time          at most {duration(seconds)} of one core for {rates}; runs that have learnt stop sooner")
+    for warning in warnings:
+        note(f"warning: {warning}")
+    note(f"next: mecheval evaluate {source if ':' in source else f'{source}:{found.cls}'}")
+
+
+@app.command()
+def evaluate(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:CLASS|FOLDER", help="The file and class of a torch module, or a Hugging Face checkpoint."
+        ),
+    ],
+    task: TaskName = "ar",
+    scale: Scale = "laptop",
+    assignments: Set = None,
+    seeds: Seeds = 1,
+    lr: Annotated[
+        str | None, typer.Option(help="Learning rates, comma-separated; default: those of the scale.")
+    ] = None,
+    compare: Annotated[bool, typer.Option("--compare/--no-compare", help="Train the built-in mixers, too.")] = True,
+    workers: Workers = None,
+    store: StorePath = Path(DEFAULT_STORE),
+    report: Annotated[Path, typer.Option(help="HTML file for the report on the store.")] = Path("report.html"),
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a custom mixer, intervene on it and name its mechanism, beside the built-in mixers.
+
+    Run the command again to resume; edit the file and run it again to compare versions. --set gives an argument of the
+    class (d_state=16), or a setting of all runs (steps=4000). The folder of a checkpoint on disk is intervened on as it
+    is: --task words has text for its tokenizer, --set gives options of the task, and nothing is trained.
+    """
+    page = None if no_report else report
+    if Path(source).is_dir():
+        with loading():
+            from mecheval.evaluation.trained import checkpoint_task, evaluate_model
+
+            made = checkpoint_task(source, task, given_options(assignments, []))
+        with aside.status("intervening"):
+            _show(evaluate_model(source, made, compare=compare, store=store, report=page), as_json)
+        return
+    with loading():
+        from mecheval import custom
+        from mecheval.evaluation.custom import collect, prepare, train
+        from mecheval.store import Store
+        from mecheval.sweep import LocalEngine
+
+        found = custom.Source.read(source)
+        cls = found.load()
+        custom.announce(found)
+        options = given_options(assignments, [])
+        plan, warnings = prepare(cls, found.name, task, scale, options, seeds, rates_of(lr), compare, page)
+    for warning in warnings:
+        note(f"warning: {warning}")
+    with stoppable():
+        train(plan, Store(store), [LocalEngine(workers)], aside)
+    with aside.status("intervening"):
+        result = collect(plan, Store(store), warnings, page)
+    _show(result, as_json)
+    if not as_json and (best := _best(plan, Store(store))):
+        where = f"--mixer {shlex.quote(f'{found.path}:{found.cls}')} --store {shlex.quote(str(store))}"
+        note("next:")
+        note(f"  mecheval intervene {best} {where}")
+        note(f"  mecheval explain {best} {where}")
+
+
+def _best(plan: Plan, store: Store) -> str | None:
+    """The id of the custom mixer's best run; None where none is done."""
+    from mecheval.studies import study_table
+
+    frame = study_table(plan.study, plan.own, store).best().frame
+    return next((str(run)[:6] for run in frame.loc[frame["status"] == "done", "run"]), None)
+
+
+def _show(result: Evaluation, as_json: bool) -> None:
+    """Print what was found."""
+    from mecheval.cli.show import effects as show
+    from mecheval.cli.show import records
+
+    if as_json:
+        print_json({
+            "name": result.name, "table": records(result.table), "warnings": list(result.warnings),
+            "verdict": None if result.verdict is None else show.verdict_data(result.verdict),
+            "effects": records(result.effects), "report": result.report,
+        })  # fmt: skip
+        return
+    console.print(f"\n{result.title}", style="bold", markup=False)
+    console.print(_table(result))
+    if result.verdict is not None:
+        console.print()
+        console.print(show.verdict_text(result.verdict))
+    if result.report is not None:
+        note(f"report: {result.report}")
+
+
+def _table(result: Evaluation) -> Table:
+    """The table of mixers, with the evaluated one in bold."""
+    from rich.text import Text
+
+    from mecheval.cli.show import plain_table
+
+    heads = ("mixer", "verdict", "d", "test\nacc", "test\nlik", "at\nkey", "at\nvalue", "at\nquery", "agree-\nment")
+    table = plain_table(heads, ("mixer", "verdict"), ("mixer",), gap=1)
+    for mixer, cells in zip(result.table["mixer"], result.cells(), strict=True):
+        table.add_row(*map(Text, cells), style="bold" if mixer == result.name else "")
+    return table

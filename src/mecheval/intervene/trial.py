@@ -1,0 +1,238 @@
+"""One model under the interventions that the evidence for a verdict asks for, document by document."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mecheval.intervene.edits import Edit, Take
+from mecheval.intervene.grid import answer_likelihood, likelihood, one_by_one, read, run_cells
+from mecheval.intervene.inside import Operation, operations, replaced, values_of
+from mecheval.intervene.mechanism import KEY_FIRST, Cell, Depths, Rule, value_first
+from mecheval.intervene.places import named_between, positions
+from mecheval.mixers import Mixer
+from mecheval.model import LM
+from mecheval.sites import Site
+from mecheval.tasks.base import places_of
+from mecheval.types import NOWHERE, RANDOM, Batch, first_of, has_role
+
+Floats = NDArray[np.float64]
+FEW, MOST_OPERATIONS = 64, 400
+"""Documents on which the operations inside a custom mixer are searched, and how many of them are tried."""
+
+
+def ratio(effect: Floats | np.float64, lost: Floats | np.float64) -> Floats:
+    """Shares; NaN where nothing was lost."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(lost > 0, np.divide(effect, lost), np.nan)
+
+
+def change(cell: Cell, edited: Floats, original: Floats, corrupted: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+    """What an intervention restores or destroys and what the corruption loses, (n,) each; NaN where `edited` is."""
+    spoilt = corrupted[cell.corruption]
+    effect = original - edited if cell.direction == "destroy" else edited - spoilt
+    return effect, np.where(np.isnan(effect), np.nan, original - spoilt)
+
+
+class Trial:
+    """One model under interventions, which are run as the evidence asks for them."""
+
+    def __init__(
+        self, model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int
+    ) -> None:
+        self.model, self.clean, self.depths, self.budget = model, clean, depths, budget
+        self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
+        self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
+        self.where = positions(clean, [*self.kinds, "body"])
+        self.named = {role: at for role, at in _apart(named_between(clean)).items() if (at != NOWHERE).any()}
+        others = positions(clean, ["others", RANDOM], seed)
+        self.where |= self.named | {role: at for role, at in others.items() if (at != NOWHERE).any()}
+        self.roles = [role for role in self.where if role not in (*self.kinds, "body")]
+        self.batches = {"key": corrupted}
+        if (other := other_values(clean)) is not None:
+            self.batches["value"] = other
+        meaning, self.meeting = clean.meaning, KEY_FIRST
+        if meaning.value is not None and other is not None:
+            before = first_of(clean.roles[meaning.value]) < first_of(clean.roles[meaning.key])
+            self.meeting = value_first(meaning) if float(before.double().mean()) > 0.5 else KEY_FIRST
+        self.original = self._likelihood(clean)
+        self.lost = {name: self._likelihood(batch) for name, batch in self.batches.items()}
+        self.found: dict[Cell, Floats] = {}
+        self.sites: dict[str, Site] = {}
+
+    def boundaries(self) -> None:
+        """Replace every kind of positions, and every one with a name, at the input of every layer but the first."""
+        sites = self.depths.boundaries
+        self._run(sites, [*self.kinds, *self.roles], "key", "restore")
+        self._run(sites, [*self.kinds, *self.roles], "key", "destroy")
+        self._run(sites, self.kinds, "key", "control")
+        self._run(self.depths.ends, self.kinds, "key", "restore")
+        if self.where["question"].shape[1] == 1:  # the query is all of the question: one number for both names
+            for site, direction in itertools.product(sites, ("restore", "destroy")):
+                found = self.found[Cell(str(site), "question", "key", direction)]
+                self.found[Cell(str(site), self.query, "key", direction)] = found
+        if "value" in self.batches:
+            self._run(sites, ["question", "body"], "value", "restore")
+        self._run_meeting(sites)
+
+    def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
+        """The first site inside a layer at which key and value have met, or else the one at which they do most."""
+        self._run(sites, self.kinds, "key", "restore")
+        self._run_meeting(sites)
+        share = self.shares()
+        met = {site: share[Cell(site, *self.meeting)] for site in sites}
+        there = {site: part for site, part in met.items() if part >= rule.trace}
+        if not there:
+            return None
+        first = next((site for site, part in there.items() if part >= rule.carries), max(there, key=there.__getitem__))
+        self._run([first], self.roles, "key", "restore")
+        self._run([first], [*self.kinds, *self.roles], "key", "destroy")
+        return first
+
+    def _run_meeting(self, sites: Sequence[str]) -> None:
+        """Replace the place at which key and value meet, where that is not among the kinds of positions anyway."""
+        if self.meeting != KEY_FIRST:
+            self._run(sites, [self.meeting[0]], "value", "restore")
+
+    def operation_inside(self, layer: int, rule: Rule) -> str | None:
+        """The same among all operations of a layer from elsewhere, whose sites are not declared."""
+        module = self._undeclared(layer)
+        if module is None:
+            return None
+        few, (role, corruption) = slice(0, FEW), self.meeting
+        clean, corrupted, where = self.clean[few], self.batches[corruption][few], self.where[role][few]
+        both, changed = self._from(layer, clean, corrupted), first_of(clean.roles[clean.meaning.role(corruption)])
+        some = operations(module, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
+        values = values_of(module, self._from(layer, clean), len(clean), some, {role: where})
+        spoilt, before = self._from(layer, corrupted), self.lost[corruption][few]
+        most, chosen = -np.inf, None
+        for each in some:
+            found = replaced(module, spoilt, each, where, values[each.number][role])
+            share = float(ratio(np.sum(found.numpy() - before), np.sum(self.original[few] - before)))
+            if share > most:
+                most, chosen = share, each
+            if share >= rule.carries:
+                break
+        if chosen is None:
+            return None
+        self._run_operation(module, layer, chosen)
+        return str(chosen.site) if most >= rule.trace else None
+
+    def _undeclared(self, layer: int) -> nn.Module | None:
+        """The module that a layer from elsewhere is; in an `LM`, its mixer."""
+        if layer >= len(self.depths.layers):
+            return None
+        path = self.depths.layers[layer] + ".mixer" * isinstance(self.model, LM)
+        module = dict(self.model.named_modules())[path]
+        return None if isinstance(module, Mixer) else module
+
+    def _from(self, layer: int, *batches: Batch) -> Callable[[], Tensor]:
+        """A run of the documents of all batches that passes through a layer: p(answer) of each."""
+        model = self.model
+        at, answers = (torch.cat([getattr(batch, x) for batch in batches]) for x in ("predict_at", "answers"))
+        if isinstance(model, LM):
+            h = torch.cat([read(model, batch, [], {}).inputs[layer] for batch in batches])
+            return lambda: answer_likelihood(model.resume(layer, h, at[:, 0]), answers)
+        tokens, rows = torch.cat([batch.tokens for batch in batches]), torch.arange(len(at), device=at.device)
+        return lambda: answer_likelihood(model(tokens)[rows, at[:, 0]], answers)
+
+    def _run_operation(self, module: nn.Module, layer: int, operation: Operation) -> None:
+        """Replace the results of one operation at every kind of positions and every name, in both directions."""
+        self.sites[str(operation.site)] = operation.site
+        every = (*self.kinds, *self.roles)
+        asked = [("key", "restore", every), ("key", "destroy", every)]
+        if self.meeting != KEY_FIRST:
+            asked.append(("value", "restore", (self.meeting[0],)))
+        for corruption, direction, roles in asked:
+            parts = []
+            for rows in self.slices:
+                where = {role: self.where[role][rows] for role in roles}
+                base, source = self.batches[corruption][rows], self.clean[rows]
+                if direction == "destroy":
+                    base, source = source, base
+                run, others = self._from(layer, base), self._from(layer, source)
+                values = values_of(module, others, len(source), [operation], where)[operation.number]
+                found = [replaced(module, run, operation, at, values[role]) for role, at in where.items()]
+                there = torch.stack([has_role(at) for at in where.values()]).cpu()
+                parts.append(torch.where(there, torch.stack(found), torch.nan))
+            for role, likelihoods in zip(roles, torch.cat(parts, dim=1), strict=True):
+                self.found[Cell(str(operation.site), role, corruption, direction)] = likelihoods.numpy()
+
+    def shares(self) -> dict[Cell, float]:
+        """The shares so far; of the value, NaN where it could not be corrupted."""
+        found = {}
+        for cell, edited in self.found.items():
+            effect, lost = change(cell, edited, self.original, self.lost)
+            found[cell] = float(ratio(np.nansum(effect), np.nansum(lost)))
+        return found
+
+    def _run(self, sites: Sequence[str], roles: Sequence[str], corruption: str, direction: str) -> None:
+        """Likelihoods of all cells of sites and roles, kept in `found`."""
+        if not sites or not roles:
+            return
+        cells = [((site, role),) for site in sites for role in roles]
+        parts = [self._slice(rows, sites, roles, cells, corruption, direction) for rows in self.slices]
+        for ((site, role),), found in zip(cells, torch.cat(parts, dim=1), strict=True):
+            self.found[Cell(str(site), role, corruption, direction)] = found.numpy()
+            self.sites[str(site)] = site if isinstance(site, Site) else Site(None, site)
+
+    def _slice(
+        self, rows: slice, sites: Sequence[str], roles: Sequence[str], cells: Sequence[Sequence[tuple[str, str]]],
+        corruption: str, direction: str,
+    ) -> Tensor:  # fmt: skip
+        """(cells, n) likelihoods of some documents."""
+        where = {role: self.where[role][rows] for role in roles}
+        base, source = self.batches[corruption][rows], self.clean[rows]
+        if direction == "destroy":
+            base, source = source, base
+        values = read(self.model, source, sites, where).values
+        if direction == "control":  # the clean run of the next document
+            values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
+
+        def edits(site: str, role: str) -> Edit:
+            return Take(values[site][role])
+
+        if isinstance(self.model, LM):
+            return run_cells(self.model, base, edits, cells, where, self.budget)[1]
+        return one_by_one(self.model, base, edits, cells, where)[1]
+
+    def _likelihood(self, batch: Batch) -> Floats:
+        parts = [likelihood(self.model, batch[rows]).numpy() for rows in self.slices]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Names that share a position in a document are left out of it, both; one that mostly does yields."""
+    kept = {role: at.clone() for role, at in named.items()}
+    roles = list(named)
+    for i, role in enumerate(roles):
+        for other in roles[i + 1 :]:
+            one, two = (named[each].view(len(named[each]), -1) for each in (role, other))
+            same = ((one[:, :, None] == two[:, None]) & (one != NOWHERE)[:, :, None]).any(2).any(1)
+            kept[other][same] = NOWHERE
+            if float(same.double().mean()) <= 0.5:
+                kept[role][same] = NOWHERE
+    return kept
+
+
+def other_values(clean: Batch) -> Batch | None:
+    """The same documents, each with its value replaced by another document's answer, if it can be one that it lacks."""
+    tokens, meaning = clean.tokens.clone(), clean.meaning
+    if meaning.value is None or torch.equal(clean.roles[meaning.value], clean.roles[meaning.key]):
+        return None
+    pool = clean.answers.unique()
+    for row, own in enumerate(clean.answers.tolist()):
+        others = pool[pool != own].roll(row)
+        if not len(others):
+            return None
+        lacking = others[~torch.isin(others, clean.tokens[row])]
+        span = places_of(clean.roles[meaning.value], row)  # of a value of several tokens, the one that is the answer
+        place = next((place for place in span if int(clean.tokens[row, place]) == own), span[0])
+        tokens[row, place] = (lacking if len(lacking) else others)[0]
+    return replace(clean, tokens=tokens)

@@ -1,0 +1,118 @@
+"""Studies of tasks beyond the paper: multi-query recall, capacity, several hops, state tracking, grandparents."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mecheval.mixers.options import BUILT_IN, options_of
+from mecheval.studies.mixers import WITHOUT
+from mecheval.studies.scales import AT_BLOCK_1, FAST, MIXERS, PREFERRED, RATES, SLOW, WIDTHS, preferred, runs
+from mecheval.studies.study import Study
+from mecheval.sweep import Point, grid
+
+MQAR_SIZES = {4: (64, 512), 8: (128, 512), 16: (256, 256), 64: (512, 128)}
+"""Pairs -> length of a document, and the batch size with which zoology trains."""
+MQAR_SCALES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "paper": (
+        {"epochs": 64, "stop_at": 0.99, "evaluate.documents": 3000},
+        {"d_model": (64, 128, 256, 512), "lr": (1e-4, 4.642e-4, 2.154e-3, 1e-2)},
+    ),
+    "laptop": ({"batch_size": 64, "steps": 4000, "evaluate.every": 250}, {"d_model": (64,), "lr": (2e-3,)}),
+}
+"""Options of the runs of multi-query recall, then their widths and rates."""
+
+
+def mqar(scale: str) -> list[Point]:
+    """Figure 2 of zoology, whose blocks have no MLP; on a laptop the two small sizes."""
+    options, axes = MQAR_SCALES[scale]
+    points = []
+    for pairs in list(MQAR_SIZES)[: 2 if scale == "laptop" else None]:
+        length, size = MQAR_SIZES[pairs]
+        base = {
+            "task": "mqar", "preset": scale, "batch_size": size, "evaluate.every": 100_000 // size, "vocab": 8192,
+            "mlp": False, "data.documents": 100_000, "weight_decay": 0.1, **options, "length": length,
+        }  # fmt: skip
+        points += grid(base, pairs=(pairs,), mixer=MIXERS, **axes)
+    return points
+
+
+def capacity(scale: str) -> list[Point]:
+    """Every mixer and number of pairs; on a laptop with few symbols, one width and a learning rate for each mixer."""
+    every = (2, 4, 8, 16, 32, 64)
+    if scale != "laptop":
+        return runs("ar", scale, mixer=tuple(BUILT_IN), pairs=every)
+    return [
+        point
+        for mixer in BUILT_IN
+        for pairs in every
+        for point in runs(
+            "ar", scale, {"keys": 128, "values": 128, "queries": pairs, "interchange_every": None},
+            mixer=(mixer,), pairs=(pairs,), d_model=(64,), lr=(PREFERRED.get(mixer, FAST),),
+        )
+    ]  # fmt: skip
+
+
+def hops(scale: str) -> list[Point]:
+    """Every mixer asked for exactly so many hops, among 8 words on a laptop and 75 otherwise."""
+    base: dict[str, Any] = {"task": "khop", "preset": scale}
+    counts: Sequence[int] = (1, 2, 4, 8, 16)
+    widths, rates = WIDTHS["ar", scale], RATES["ar", scale]
+    if scale == "laptop":
+        base |= {"nodes": 8, "symbols": 16, "queries": 4, "batch_size": 64, "steps": 2000, "evaluate.every": 100}
+        counts, widths, rates = (1, 2, 3), (128,), (SLOW, FAST)
+    return [
+        point for n in counts
+        for point in grid({**base, "fewest": n}, hops=(n,), mixer=MIXERS, d_model=widths, lr=rates)
+    ]  # fmt: skip
+
+
+TRACKED: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "laptop": (("parity",), {"d_model": 32, "steps": 1500, "evaluate.every": 250, "stop_at": None}),
+    "paper": (("parity", "S3", "S5"), {"d_model": 128, "data.documents": None, "steps": 20_000}),
+}
+"""Groups whose state is tracked, and options of the runs."""
+
+
+def tracking(scale: str) -> list[Point]:
+    """Every mixer, one layer, no short convolution; and again with negative eigenvalues where it can have them.
+
+    Documents have 32 elements in training; in test, the elements 33 to 128 are asked for.
+    """
+    groups, options = TRACKED[scale]
+    base = {
+        "task": "track", "length": 32, "test_length": 128, "n_layers": 1, "positions": "none", "batch_size": 64,
+        "evaluate.documents": 256, "preset": scale, **options,
+    }  # fmt: skip
+    return [
+        Point({"group": group + name, "mixer": mixer, **point.axes}, point.config)
+        for group in groups
+        for name, mixer, own in _signs()
+        for point in grid({**base, "mixer": mixer, "group": group, **own}, lr=(1e-3, 3e-3, 1e-2))
+    ]
+
+
+def _signs() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """What is added to the name of a group, the mixer and its options; with a beta to 2, a step can turn a sign."""
+    for mixer in BUILT_IN:
+        options = WITHOUT.get(mixer) or {}
+        yield "", mixer, options
+        known = options_of(mixer)
+        if known is not None and "allow_neg_eigval" in known.model_fields:
+            yield " (beta to 2)", mixer, {**options, "allow_neg_eigval": True}
+
+
+STUDIES = (
+    Study("mqar", "–", "How wide must a mixer be to recall 4, 8, 16 or 64 pairs, all of them asked?", mqar, "accuracy"),
+    Study(
+        "capacity", "–", "How many pairs does a mixer recall at 90 %, and how large is the state that holds them?",
+        capacity, "capacity",
+    ),
+    Study("hops", "–", "How many hops does a mixer of two layers follow?", hops, "accuracy"),
+    Study(
+        "tracking", "–", "Which mixers track a state beyond the lengths that they were trained on?", tracking,
+        "accuracy",
+    ),
+    Study(
+        "grandparent", "–", "Who finds a grandparent in a tree, and is it a second step after the parent?",
+        lambda scale: preferred("atr", scale, query=("parent", "grandparent")), "accuracy", AT_BLOCK_1,
+    ),
+)  # fmt: skip

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import mecheval as me
+from commands import Command
+from mecheval.analysis import weights
+from mecheval.analysis.weights import add_pretrained, load_pretrained, pretrained_files, weights_file
+from mecheval.errors import UserError
+from mecheval.store import RESULTS, Store
+from mecheval.studies import STUDIES, study_points
+from mecheval.training import train
+from training.runs import tiny
+
+
+def test_a_run_becomes_a_pretrained_model(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, store, to = tiny(steps=4), tmp_path / "store", tmp_path / "results"
+    folder = train(config, store)
+    out = command.prints("results", "add", config.id[:6], "--weights", "--store", str(store), "--to", str(to))
+    assert out.startswith("1 of 1 runs are new or changed; ")
+    assert out.endswith("weights: ar-attention-16\n")
+    assert command.prints("results", "add", "--store", str(store), "--to", str(to)).startswith("0 of 1 runs are new")
+    tokens = config.build_task().sample(3, "test").tokens
+    assert torch.equal(
+        load_pretrained("ar-attention-16", to)(tokens), me.load_lm(folder.weights / "last.safetensors")(tokens)
+    )
+    found = weights.published_model(Store(to).folder(config.id))
+    assert found is not None
+    assert (found.config, found.step) == (config, 4)
+    assert torch.equal(found.lm.double()(tokens), load_pretrained("ar-attention-16", to).double()(tokens))
+    assert weights.published_model(Store(to).folder("0" * 12)) is None
+    with pytest.raises(UserError, match=r"unknown pretrained model 'ar-mamba-16'.* Choices: ar-attention-16"):
+        load_pretrained("ar-mamba-16", to)
+    [path] = pretrained_files(to).values()
+    path.rename(path.with_name("ar-mamba-16.safetensors"))
+    with pytest.raises(UserError, match="is damaged: it holds ar-attention-16"):
+        load_pretrained("ar-mamba-16", to)
+    path.with_name("ar-mamba-16.safetensors").write_bytes(folder.read_file("weights/last.safetensors")[:-1] + b"x")
+    with pytest.raises(UserError, match="its tensors do not match their checksum"):
+        load_pretrained("ar-mamba-16", to)
+    monkeypatch.setattr(weights, "MOST_BYTES", 1000)
+    with pytest.raises(UserError, match="at most 1,000 fit"):
+        add_pretrained(Store(store).folder(config.id), to)
+
+
+def test_a_worse_run_never_takes_the_place_of_a_published_model(tmp_path: Path, command: Command) -> None:
+    points = study_points(STUDIES["ar"], "paper", 1, {"mixer": ["attention"], "d_model": [32], "lr": [1e-3, 3e-3]})
+    stores, to = [tmp_path / "first", tmp_path / "second"], tmp_path / "results"
+    for store, point, accuracy in zip(stores, points, (0.9, 0.1), strict=True):
+        config, folder = point.config, Store(store).folder(point.config.id)
+        with folder.exclusive():
+            state = config.build_lm(config.build_task()).state_dict()
+            folder.write_files({
+                "config.yaml": config.to_yaml().encode(),
+                "weights/last.safetensors": weights_file(config, "last", 1, state),
+            })  # fmt: skip
+            folder.set_status(
+                status="done", task="ar", mixer="attention", d_model=32, n_layers=2, lr=config.optimiser.lr, seed=0,
+                step=1, steps=1, config=config.to_dict(), dev_accuracy=accuracy, dev_likelihood=accuracy,
+            )  # fmt: skip
+    added = [command.prints("results", "add", "--weights", "--store", str(store), "--to", str(to)) for store in stores]
+    assert ["weights: ar-attention-32" in out for out in added] == [True, False]
+
+
+def test_the_models_of_the_package_load_and_fit(command: Command) -> None:
+    sizes = [path.stat().st_size for path in pretrained_files().values()]
+    assert sum(sizes) <= weights.MOST_BYTES
+    for name in pretrained_files():
+        assert isinstance(load_pretrained(name), me.LM)
+    listed = command.prints("list", "pretrained")
+    assert all(name in listed for name in pretrained_files())
+    assert Store(RESULTS).exists()
+
+
+def test_the_tutorial_quotes_numbers_that_hold_everywhere() -> None:
+    found = me.evaluate(load_pretrained("ar-attention-32"), "ar", n=64, name="ar-attention-32", compare=False)
+    row = next(line for line in str(found).splitlines() if line.startswith("▸"))
+    assert row in (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()

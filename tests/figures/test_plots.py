@@ -1,0 +1,102 @@
+"""Tables of effects, verdicts and evaluations draw themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import mecheval as me
+from mecheval.errors import UserError
+from mecheval.evaluation.result import COLUMNS, Evaluation
+from mecheval.intervene import Effects, Verdict
+from mecheval.intervene.effects import EVIDENCE
+from mecheval.model.handmade import handmade
+
+TASK = me.build_task("ar", pairs=4, keys=16, values=16)
+
+
+@pytest.fixture(scope="module")
+def effects() -> Effects:
+    clean = TASK.sample(64, "test")
+    return me.interchange(handmade("induction", TASK), clean, TASK.corrupt(clean))
+
+
+@pytest.fixture(scope="module")
+def found(effects: Effects) -> Verdict:
+    return me.verdict(effects)
+
+
+def rows(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for part in spec["datasets"].values() for row in part]
+
+
+def test_effects_stay_a_table_with_evidence_that_draws_itself(effects: Effects) -> None:
+    assert isinstance(effects, pd.DataFrame)
+    chosen = effects[effects["role"].isin(["key", "value"])]
+    for part in (chosen, effects.assign(more=1), effects.sort_values("share"), effects.loc[:10], effects.copy()):
+        assert type(part) is Effects
+        assert part.attrs[EVIDENCE] is not None
+    assert me.verdict(chosen).label == "induction"
+    assert chosen.plot("title").to_dict() == me.heatmap(chosen, "title").to_dict()
+    assert {row["role"] for row in rows(chosen.plot().to_dict())} == {"key", "value"}
+    assert type(effects["share"]) is pd.Series
+    assert pd.DataFrame(effects).equals(effects)
+    assert type(pd.DataFrame(effects)) is pd.DataFrame
+
+
+def test_what_is_no_table_of_effects_is_refused(effects: Effects) -> None:
+    with pytest.raises(UserError, match=r"heatmap: this is no table of effects; it lacks role, share\."):
+        effects.drop(columns=["role", "share"]).plot()
+
+
+def test_ablations_draw_the_drop() -> None:
+    from mecheval.intervene import Zero
+
+    drops = me.ablate(handmade("induction", TASK), TASK.sample(8, "test"), Zero(), ["blocks.1.input"])
+    assert "drop of the likelihood" in drops.plot().description
+
+
+def test_a_verdict_draws_its_shares_with_intervals(found: Verdict) -> None:
+    chart = found.plot()
+    assert chart.description.startswith(f"{found.finding}. Shares with intervals")
+    drawn = {(row["role"], row["kind"]): (row["low"], row["share"], row["high"]) for row in rows(chart.to_dict())}
+    table = found.shares.set_index(["role", "corruption", "direction"])[["low", "share", "high"]]
+    assert len(drawn) == len(table)
+    assert drawn["value", "key: restored"] == pytest.approx(tuple(table.loc["value", "key", "restore"]))
+    assert drawn["between", "key: destroyed"] == pytest.approx(tuple(table.loc["between", "key", "destroy"]))
+    assert ">between<" in chart.svg()
+
+
+def test_a_verdict_without_shares_says_so() -> None:
+    clean = TASK.sample(64, "test")
+    unlearnt = me.verdict(me.interchange(handmade("guesser", TASK), clean, TASK.corrupt(clean), ["blocks.1.input"]))
+    with pytest.raises(UserError, match="looks at no share that could be drawn: not learnt"):
+        unlearnt.plot()
+
+
+def test_an_evaluation_draws_its_effects_and_means_over_seeds(effects: Effects, found: Verdict) -> None:
+    one = Evaluation("mine on ar", "mine", pd.DataFrame(columns=list(COLUMNS)), found, effects)
+    assert one.plot().to_dict() == me.heatmap(effects, "mine on ar").to_dict()
+    twice = pd.concat([effects.assign(seed=0), effects.assign(seed=1, share=effects["share"] + 0.5)])
+    both = Evaluation("mine on ar", "mine", pd.DataFrame(columns=list(COLUMNS)), found, twice)
+    [value] = [row for row in rows(both.plot().to_dict()) if (row["site"], row["role"]) == ("blocks.1.input", "value")]
+    assert value["share"] == pytest.approx(1.25, abs=1e-3)
+
+
+def test_a_chart_saves_itself_and_texts_cannot_leave_its_page(effects: Effects, tmp_path: Path, browser: Any) -> None:
+    chart = effects.plot("</script><script>document.title = 'broken'</script> & <b>")
+    chart.save(tmp_path / "map.json")
+    assert json.loads((tmp_path / "map.json").read_text()) == chart.to_dict()
+    chart.save(tmp_path / "map.html")
+    page = browser.new_page()
+    try:
+        page.goto((tmp_path / "map.html").as_uri())
+        page.wait_for_selector("#chart svg")
+        assert page.title() == "</script><script>document.title = 'broken'</script> & <b>"
+        assert "mixer.input" in page.inner_text("#chart")
+    finally:
+        page.close()
