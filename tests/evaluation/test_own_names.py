@@ -46,6 +46,7 @@ def make(d_model):
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(MIXERS, "_classes", dict(MIXERS._classes))
+    monkeypatch.setattr(MIXERS, "_found", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
