@@ -55,10 +55,18 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.id = path, path.name
-        self.weights = path / "weights"  # folder of the trained weights, as safetensors
-        self.checkpoints = path / "checkpoint"  # folder of the checkpoints from which interrupted training resumes
         self._status, self._lock = path / "status.json", path / "lock"
         self._fresh: dict[str, str] = {}  # checksums of what this object wrote since the last status
+
+    @property
+    def weights(self) -> Path:
+        """Folder of the trained weights, as safetensors."""
+        return self.path / "weights"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints from which interrupted training resumes."""
+        return self.path / "checkpoint"
 
     def table(self, name: str) -> Path:
         """Parquet file of the table, or of the one behind the view, called `name`; older runs may have another one."""

@@ -156,7 +156,7 @@ class Store:
     ) -> dict[str, Path]:
         """Make `table` from files of these runs, and return them; what cannot be used is left out with a warning."""
         if table is RUNS:
-            load_rows(connection, table, [record.row for record in records.values()], parsed=True)
+            load_rows(connection, table, [record.row for record in records.values()], cleaned=True)
             return {}
         files = {run: path for run, record in records.items() if record.row["status"] in WHOLE
                  and (path := self._checked(run, record, table)) is not None}  # fmt: skip

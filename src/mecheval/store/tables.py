@@ -66,10 +66,14 @@ def seal(connection: DuckDBPyConnection) -> None:
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
 
-def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows, parsed: bool = False) -> None:
-    """Make `table` from `rows`, which have exactly its columns; None and NaN are NULL. See `Column.clean`."""
+def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows, *, cleaned: bool = False) -> None:
+    """Make `table` from `rows`, which have exactly its columns; None and NaN are NULL.
+
+    `cleaned` says that the values have been through `Column.clean` already.
+    """
     table.check(rows)
-    values = [[_plain(column.clean(row.get(column.name), parsed)) for row in rows] for column in table.columns]
+    columns = [(column, [row.get(column.name) for row in rows]) for column in table.columns]
+    values = [[_plain(each if cleaned else column.clean(each)) for each in given] for column, given in columns]
     _create(connection, table)
     lists = ", ".join(f"unnest(?::{column.type}[])" for column in table.columns)  # much faster than row by row
     connection.execute(f"INSERT INTO {table.name} SELECT {lists}", values)
