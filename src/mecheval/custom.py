@@ -19,8 +19,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mecheval.digests import sha256
 from mecheval.errors import UnknownName, UserError
+from mecheval.files import sha256
 
 if TYPE_CHECKING:  # slow to import
     from torch import nn

@@ -10,13 +10,12 @@ from mecheval.figures.calibration import calibration
 from mecheval.figures.capacity import capacity
 from mecheval.figures.convergence import convergence
 from mecheval.figures.heatmap import heatmap
-from mecheval.figures.html import html
 from mecheval.figures.lines import curves, faithfulness
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
 from mecheval.figures.reads import inside
 from mecheval.figures.shares import shares
 from mecheval.figures.states import states
-from mecheval.figures.vegalite import SCALE, Chart
+from mecheval.figures.vegalite import SCALE, Chart, html
 from mecheval.files import write_output
 from mecheval.store import Store
 from mecheval.store.store import snapshot_of

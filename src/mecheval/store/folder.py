@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mecheval.digests import sha256
 from mecheval.errors import UserError
-from mecheval.files import write_atomic
+from mecheval.files import sha256, write_atomic
 from mecheval.machine import environment
 from mecheval.store.guard import (
     Record,

@@ -26,9 +26,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mecheval.digests import sha256
 from mecheval.errors import UserError
-from mecheval.files import write_atomic
+from mecheval.files import sha256, write_atomic
 from mecheval.store.guard import StoreError, check_tree, read_file, read_record, write_record, writing
 from mecheval.store.published import Published
 from mecheval.store.schema import WHOLE

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mecheval.digests import run_id
-from mecheval.files import safetensors_header
+from mecheval.files import run_id, safetensors_header
 from mecheval.store.folder import RunFolder, RunHeld
 from mecheval.store.guard import StoreError, check_tree, writing
 from mecheval.store.schema import STORED, WHOLE

@@ -13,16 +13,14 @@ from mecheval.analysis import Scores, judged_on, measure, score
 from mecheval.analysis.runs import alone
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
-from mecheval.machine import changed
+from mecheval.machine import Request, changed, stop_requests
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
 from mecheval.store.bounds import ON_THE_WAY
 from mecheval.store.guard import refuse_links
 from mecheval.store.schema import RUNS, WHOLE
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
-from mecheval.training.data import TrainingData, evaluation_set
-from mecheval.training.signals import Request, stop_requests
-from mecheval.training.state import Training
+from mecheval.training.state import Training, TrainingData, evaluation_set
 from mecheval.training.watch import Start, Watcher, Watchers
 from mecheval.types import LAST, Questions
 

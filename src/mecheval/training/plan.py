@@ -11,9 +11,8 @@ from mecheval.analysis.runs import alone
 from mecheval.config import RunConfig
 from mecheval.store import Store
 from mecheval.store.schema import WHOLE
-from mecheval.training.data import TrainingData, evaluation_set
 from mecheval.training.progress import duration
-from mecheval.training.state import Training
+from mecheval.training.state import Training, TrainingData, evaluation_set
 
 WARM, TIMED = 3, 12
 
