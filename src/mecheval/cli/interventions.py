@@ -254,7 +254,7 @@ def explore(
     with loading():
         import webbrowser
 
-        from mecheval.analysis import runs, weights
+        from mecheval.analysis import runs
         from mecheval.explore.checkpoint import of_checkpoint
         from mecheval.explore.server import Server
         from mecheval.explore.session import Session

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.figures.calibration import calibration
-from mecheval.figures.capacity import capacity
 from mecheval.figures.convergence import convergence
 from mecheval.figures.heatmap import heatmap
 from mecheval.figures.lines import curves, faithfulness
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
+from mecheval.figures.points import calibration, capacity, shares
 from mecheval.figures.reads import inside
-from mecheval.figures.shares import shares
 from mecheval.figures.states import states
 from mecheval.figures.vegalite import SCALE, Chart, html
 from mecheval.files import write_output
