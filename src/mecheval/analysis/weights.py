@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from mecheval.config import RunConfig
-from mecheval.errors import UnknownName, UserError
+from mecheval.errors import UnknownName, UserError, in_one_line
 from mecheval.files import HEADER, run_id, safetensors_body, safetensors_header, sha256, write_atomic
 from mecheval.model import LM
 from mecheval.store import RESULTS, RunFolder, StoreError, writing
@@ -58,7 +58,7 @@ def read_weights(content: bytes, name: str) -> tuple[LM, dict[str, Any]]:
     try:
         tensors = load(content)
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"cannot load weights from {name}: {' '.join(str(error).split())}.") from None
+        raise UserError(f"cannot load weights from {name}: {in_one_line(error)}.") from None
     origin = safetensors_header(content)
     if origin is None:
         raise UserError(f"{name} does not say which model it is; for zoology's weights there is load_zoology.")
@@ -69,7 +69,7 @@ def read_weights(content: bytes, name: str) -> tuple[LM, dict[str, Any]]:
     try:
         lm.load_state_dict(tensors)
     except RuntimeError as error:
-        raise UserError(f"{name} does not fit its config: {' '.join(str(error).split())[:300]}") from None
+        raise UserError(f"{name} does not fit its config: {in_one_line(error)[:300]}") from None
     return lm, origin
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.analysis.runs import alone
-from mecheval.custom import file_of, line_in, said
-from mecheval.errors import UnknownName, UserError
+from mecheval.custom import file_of, line_in
+from mecheval.errors import UnknownName, UserError, said
 from mecheval.mixers import Mixer
 from mecheval.mixers.base import make_mixer
 from mecheval.ops.queries import take

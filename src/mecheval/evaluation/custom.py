@@ -16,8 +16,8 @@ from mecheval import custom
 from mecheval.analysis.runs import alone, documents, load_run
 from mecheval.config import RunConfig
 from mecheval.config.presets import place
-from mecheval.custom import file_of, line_in, said
-from mecheval.errors import UnknownName, UserError
+from mecheval.custom import file_of, line_in
+from mecheval.errors import UnknownName, UserError, said
 from mecheval.evaluation.checks import arguments_of, check_mixer
 from mecheval.evaluation.result import Evaluation, summarised
 from mecheval.intervene import interchange, verdict

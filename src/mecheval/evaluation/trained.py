@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from mecheval.analysis import judged_on, measure, score
 from mecheval.config import RunConfig
-from mecheval.custom import said
-from mecheval.errors import UserError
+from mecheval.errors import UserError, in_one_line, said
 from mecheval.evaluation.checks import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import check_sites, sites_of
 from mecheval.evaluation.result import COLUMNS, Evaluation, summarised, write_page
@@ -202,7 +201,7 @@ def load_checkpoint(path: str | Path) -> nn.Module:
                 output_loading_info=True,
             )  # fmt: skip
         except Exception as error:  # whatever a library says of a damaged or unknown checkpoint is the user's to know
-            raise UserError(f"cannot load {folder}: {' '.join(str(error).split())[:300]}") from None
+            raise UserError(f"cannot load {folder}: {in_one_line(error)[:300]}") from None
     missing = sorted(info["missing_keys"])
     if missing:
         raise UserError(f"{folder} is no whole language model: it has no weights for {', '.join(missing[:3])}.")

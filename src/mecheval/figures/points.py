@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
@@ -57,7 +56,7 @@ def calibration(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:
 
 
 def _panel(part: pd.DataFrame, kind: str, sizes: list[int], *, first: bool) -> vl.Spec:
-    rows = json.loads(part.assign(noise=[f"{x:g}" for x in part["noise"]]).to_json(orient="records"))
+    rows = vl.rows_of(part.assign(noise=[f"{x:g}" for x in part["noise"]]))
     levels = [f"{x:g}" for x in sorted(part["noise"].unique())]
     width = max(NARROW, STEP * len(levels))
     colour = vl.field("documents:O", scale={"domain": sizes, "range": vl.shades(len(sizes))}, title="documents")
@@ -148,7 +147,6 @@ def shares(verdict: Verdict, title: str) -> vl.Chart:
     }
     panels = []
     for site, part in frame.groupby("site", sort=False):
-        rows = json.loads(part.to_json(orient="records"))
         y = vl.field("role:N", title=None, sort=list(part["role"].unique()), axis={"grid": True})
         x = vl.field("share:Q", title="share", axis={"grid": True, "values": [0, 0.5, 1]}, scale={"nice": True})
         apart = {"yOffset": vl.field("kind:N", sort=names)}
@@ -157,8 +155,8 @@ def shares(verdict: Verdict, title: str) -> vl.Chart:
         points = {"x": x, "y": y, **apart, **look, "tooltip": tips}
         height = LINE * part["role"].nunique()
         panels.append(vl.panel(
-            [vl.layer("rule", ends), vl.layer("point", points, filled=True, size=40, opacity=1)], WIDTH, height, rows,
-            title=vl.heading(str(site), WIDTH),
+            [vl.layer("rule", ends), vl.layer("point", points, filled=True, size=40, opacity=1)], WIDTH, height,
+            vl.rows_of(part), title=vl.heading(str(site), WIDTH),
         ))  # fmt: skip
     said = "; ".join(verdict.evidence[1:3]).rstrip(".")
     notes = [f"95 % intervals, {verdict.n} documents"]

@@ -12,10 +12,13 @@ from html import escape
 from importlib import metadata
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
 from mecheval.files import sha256, write_atomic
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
 
 RAMP = (
     "#eff6fe", "#cbe2fc", "#a6cdfa", "#7fb8f8", "#55a3f6", "#3b8de2", "#2378ca", "#1a65ad", "#13528e", "#0d4071",
@@ -170,6 +173,12 @@ def field(shorthand: str, **options: Any) -> Spec:
     """An encoding by a field of the rows: `value:Q` is quantitative, `mixer:N` nominal, `d_model:O` ordinal."""
     name, _, kind = shorthand.rpartition(":")
     return {"field": name, "type": TYPES[kind], **options}
+
+
+def rows_of(frame: pd.DataFrame) -> list[Spec]:
+    """The rows of a table as plain data, NaN as null."""
+    found: list[Spec] = json.loads(frame.to_json(orient="records"))
+    return found
 
 
 def tooltips(names: Iterable[str], titles: Mapping[str, str] = {}) -> list[Spec]:

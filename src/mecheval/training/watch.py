@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from mecheval.errors import UnknownName, UserError
+from mecheval.errors import UnknownName, UserError, said
 from mecheval.store.guard import refuse_links
 
 
@@ -110,8 +110,7 @@ class Watchers:
                 self._to_end.remove(watcher)
                 with suppress(Exception, SystemExit):
                     watcher.end("interrupted", {})
-            reason = " ".join([f"{type(error).__name__}:", *str(error).split()])
-            self.say(f"{type(watcher).__name__} is off for the rest of this run: {reason}")
+            self.say(f"{type(watcher).__name__} is off for the rest of this run: {said(error)}")
 
 
 TRACKERS = ("tensorboard", "wandb", "wandb-offline")
