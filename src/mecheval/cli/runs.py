@@ -187,7 +187,7 @@ def _check_reads(sql: str) -> None:
 
     try:
         kinds = [statement.type for statement in duckdb.extract_statements(sql)]
-    except duckdb.Error:
+    except (duckdb.Error, TypeError):
         return  # the query itself says what is wrong
     reading = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
     if len(kinds) > 1:
