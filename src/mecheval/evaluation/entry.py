@@ -1,4 +1,4 @@
-"""`evaluate`: one name for two things, a mixer class that is trained here and a model that is trained already."""
+"""`evaluate`: one function for a mixer class, which is trained here, and for a model that is trained already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts of study tables and effects, and charts to files; this needs no model, network or browser."""
+"""Charts of study tables and effects, and how they are saved; none of it needs a model, a network or a browser."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:  # slow to import
 
 Config = Mapping[str, Any]
 SETTING = ("task", "mixer", "model", "seed")
-"""Parts of a config that runs share between which the best learning rate is chosen."""
+"""Parts of a config that are equal among the runs from which the best learning rate is chosen."""
 SPLIT = "test"
 DECIDING = "block is not null and (part = 'input' or kind = 'short_conv')"
-"""SQL that holds for the sites whose shares matter here, to read no others."""
+"""SQL condition that holds for the sites whose shares are needed here."""
 WAY = ["verdict", "layer", "stored_by", "stored_at", "n_layers"]
 """Columns in which mixers with the same mechanism agree."""
 HEADS = (*CARRIERS, "value", "next_key")
@@ -99,7 +99,7 @@ def _shares(store: Store, chosen: pd.DataFrame, meaning: Meaning) -> pd.DataFram
 
 
 def setting_of(run: str, config: Config) -> str:
-    """What a run has in common with those that differ only in their learning rate; a run without config is alone."""
+    """A key that runs share if they differ only in their learning rate; a run without a config has one of its own."""
     return json.dumps([config.get(part) for part in SETTING], sort_keys=True) if config else run
 
 

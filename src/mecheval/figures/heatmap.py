@@ -77,7 +77,7 @@ def one_kind(effects: pd.DataFrame) -> pd.DataFrame:
 
 
 def direction_of(effects: pd.DataFrame) -> str:
-    """The direction of the interventions, which is restore in tables that do not say."""
+    """The direction of the interventions; `restore` in tables without that column."""
     return str(effects["direction"].iloc[0]) if "direction" in effects and len(effects) else "restore"
 
 

@@ -24,11 +24,11 @@ RAMP = (
     "#eff6fe", "#cbe2fc", "#a6cdfa", "#7fb8f8", "#55a3f6", "#3b8de2", "#2378ca", "#1a65ad", "#13528e", "#0d4071",
     "#072e55",
 )  # fmt: skip
-"""From 0 to 1: one hue whose lightness falls by the same amount at every step (OKLab), for any colour vision."""
+"""Colours from 0 to 1: one hue whose lightness falls evenly (in OKLab), for any colour vision."""
 WHITE_FROM = 6
 """Step of the ramp from which text on it is white, before it black: contrast is at least 4.5 everywhere."""
 GREY, FAINT = "#5c6670", "#dde2e7"
-"""Secondary text, with a contrast above 4.5 on white, and secondary lines."""
+"""Colours of secondary text, with a contrast above 4.5 on white, and of secondary lines."""
 
 HUES = {
     "mamba": "#d55e00", "hyena": "#cc79a7", "h3": "#e69f00", "delta_net": "#009e73", "based": "#0072b2",
@@ -84,7 +84,7 @@ NARROWEST = 320
 """Pixels that a title may use, however narrow its chart is."""
 PARTS = ("vconcat", "hconcat", "layer")
 VEGA = "window.vegaEmbed = vegaEmbed; window.dispatchEvent(new Event('vega'));"
-"""The last script: it hands Vega to the page, and announces it."""
+"""The end of the script: it gives Vega to the page and announces that it is ready."""
 ESCAPED = {sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 """Characters that could end a script element or a line of it; in JSON they occur only inside strings."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:"

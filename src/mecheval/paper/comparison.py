@@ -27,16 +27,16 @@ CELLS = ("mixer", "lr", "d_model", "quantity", "ours", "low", "high", "seeds", "
 PATTERNS = ("mixer", "ours", "paper", "main", "learnt", "same")
 NOT_LEARNT, NOWHERE = "not learnt", "nowhere"
 SPELT_OUT = 6
-"""Most models that a pattern names; of more, it gives the number."""
+"""Largest number of models that a pattern names; of more, it gives the count."""
 LEVEL = "A level at one width, which depends on the size of the task and the length of training."
-"""Why some claims have no form at a smaller scale, where runs of ours are only compared with each other."""
+"""Why some claims have no test at a smaller scale, where our runs are compared only with each other."""
 KINDS = {kind.__name__.lower(): kind for kind in (Number, Runs, Sides, Second, Layer)}
 WORDS = vars(limits) | {
     "number": f"within {100 * limits.TOLERANCE:g} points",
     "guessing": f"at most {100 * limits.NEAR_FLOOR:g} points above guessing among the document's values",
     "learnt": f"{100 * limits.LEARNT:g} points",
 }  # fmt: skip
-"""What stands in braces in the words of a test."""
+"""Replacements for the names in braces in the description of a test."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Compared:
-    """All that the comparison of a study with the paper found; `table` has all runs, not only the chosen ones."""
+    """The comparison of a study with the paper; `table` has all runs, not only the chosen ones."""
 
     table: StudyTable
     settings: dict[str, Setting]
@@ -118,7 +118,7 @@ def _patterns(study: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFr
 
 
 class _Run(NamedTuple):
-    """Where a run that is done is restored most."""
+    """Where a finished run is restored most."""
 
     name: str  # what distinguishes it, besides the seed
     seed: int
@@ -162,7 +162,7 @@ def _in_words(study: str, runs: list[_Run]) -> str:
 
 
 class Form(NamedTuple):
-    """A test of a claim: in words, and as questions that must all hold."""
+    """A test of a claim: its description, and questions that must all hold."""
 
     words: str
     questions: tuple[Question, ...]
@@ -235,7 +235,7 @@ class Judged:
 def judge_claims(
     frames: Mapping[str, pd.DataFrame], scale: str, settings: Mapping[str, Mapping[str, Setting]]
 ) -> list[Judged]:
-    """What became of the claims about these studies; `mecheval.paper.estimates` has the rule.
+    """Judge the claims about these studies; `mecheval.paper.estimates` explains the rule.
 
     `frames` holds each study's table of chosen runs, `settings` each study's settings by task (`settings_of`).
     """

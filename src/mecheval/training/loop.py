@@ -1,4 +1,4 @@
-"""The training loop: from a config to a whole run in the store, however often it is interrupted."""
+"""The training loop: from a config to a finished run in the store, however often it is interrupted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def train(
 
 
 def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
-    """Continue from the newest good checkpoint, if there is one, and say what begins."""
+    """Restore the newest intact checkpoint, if there is one, and announce the run."""
     config = state.config
     said: list[str] = []
     checkpoint = read_checkpoint(folder.checkpoints, config.id, said.append)
@@ -95,7 +95,7 @@ def _steps(
     folder: RunFolder, state: Training, data: TrainingData, dev: list[Questions], watcher: Watcher, pause: float,
     request: Request, after_saving: Callable[[], None] | None,
 ) -> str:  # fmt: skip
-    """Step until the end, an early stop, or a loss that is not finite; `done` or `diverged`."""
+    """Step until the end, an early stop, or a loss that is not finite; returns `done` or `diverged`."""
     config = state.config
     steps, every = config.data.steps, config.evaluate.every
     saved = time.monotonic()
@@ -126,7 +126,7 @@ def _steps(
 
 
 def _probe(state: Training, task: Task) -> None:
-    """Intervene on the model as it is now, on dev documents; the rows wait in the state for the end of the run."""
+    """Intervene on the current model with dev documents; the rows are kept in the state until the run ends."""
     began = time.monotonic()
     given = state.config.evaluate
     clean, corrupted = judged_on(task, given.interchange_documents, "dev", given.seed)
@@ -137,7 +137,7 @@ def _probe(state: Training, task: Task) -> None:
 
 
 def _stops_early(state: Training) -> bool:
-    """After a row that is good enough, or too many that were no better."""
+    """Whether the last evaluation is good enough, or too many have brought no improvement."""
     given = state.config.evaluate
     if not state.history or state.history[-1]["step"] != state.step:
         return False
@@ -177,7 +177,7 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
 
 
 def _remove_checkpoints(folder: RunFolder) -> None:
-    """What is not a folder of this run, such as a link to one elsewhere, is left alone."""
+    """Remove the run's checkpoints, but never follow a link to a folder elsewhere."""
     refuse_links(folder.checkpoints, folder.path.parent)
     shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
@@ -190,7 +190,7 @@ def _columns(prefix: str, scores: Scores | None) -> dict[str, float]:
 
 @contextmanager
 def _ending(folder: RunFolder, state: Training, watcher: Watcher) -> Iterator[None]:
-    """Whatever happens, the status records it and the watchers hear of it."""
+    """Record in the status how the run ends, and notify the watchers."""
     status, scores = "failed", {}
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a run would be and take, from a few timed steps."""
+"""The size of a run and the time that it would take, from a few timed steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Plan:
 
 
 def plan(config: RunConfig, store: Store) -> Plan:
-    """Build the model, time steps and one evaluation, and throw all away."""
+    """Build the model, time some steps and one evaluation, and discard everything."""
     folder = store.folder(config.id)
     found = folder.status()
     task = config.build_task()

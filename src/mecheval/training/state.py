@@ -55,7 +55,7 @@ class Best(NamedTuple):
 
 
 class Training:
-    """A model on its way: weights, optimiser, step, history, best state, random state."""
+    """A model in training: weights, optimiser, step, history, best state, random state."""
 
     def __init__(self, config: RunConfig, task: Task) -> None:
         self.config, self.device = config, config.machine.device
@@ -84,7 +84,7 @@ class Training:
         return self.config.optimiser.lr * rate(self.config.schedule, step, self.config.data.steps)
 
     def advance(self, questions: Questions) -> float:
-        """Make one step; the loss before it. A loss that is not finite changes nothing."""
+        """Make one step and return the loss before it. A loss that is not finite changes nothing."""
         tokens, at, targets = questions
         self.optimiser.zero_grad()
         loss = F.cross_entropy(self.lm(tokens, at=at).flatten(0, 1), targets.flatten())
@@ -159,7 +159,7 @@ class Training:
 
 
 def check_device(device: str) -> None:
-    """An error, before anything is built, when this machine has no such device."""
+    """Raise an error, before anything is built, if this machine has no such device."""
     kind, _, number = device.partition(":")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise UserError(f"device {device}: PyTorch sees {torch.cuda.device_count()} CUDA devices here; try device cpu.")
@@ -175,7 +175,7 @@ def questions(corpus: Corpus, rows: NDArray[np.int64], device: str) -> Questions
 class TrainingData:
     """The batch of every step, as a function of the step alone: to continue a run is to ask for a later step.
 
-    A fixed set is walked through end to end, again and again; an epoch need not be a whole number of batches.
+    A fixed set is read from end to end repeatedly; an epoch need not be a whole number of batches.
     """
 
     def __init__(self, config: RunConfig, task: Task) -> None:
