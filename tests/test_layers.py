@@ -13,10 +13,9 @@ import mecheval
 ROOMS = [
     "errors",
     "lazy",
-    "digests",
+    "files",
     "plain",
     "machine",
-    "files",
     "registry",
     "custom",
     "kernels",
