@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mecheval.config import RunConfig
-from mecheval.digests import sha256
+from mecheval.files import sha256
 from mecheval.store import TABLES, RunFolder, Store
 from mecheval.store.guard import Record, write_record
 from mecheval.store.tables import connect, load_rows

@@ -21,8 +21,7 @@ from benchmarks.harness import Row, interleaved, show
 from mecheval.analysis import score
 from mecheval.training import evaluate as evaluation
 from mecheval.training import loop
-from mecheval.training.data import TrainingData, evaluation_set
-from mecheval.training.state import Training
+from mecheval.training.state import Training, TrainingData, evaluation_set
 from mecheval.training.watch import Quiet
 
 BLOCK, BLOCKS = 10, 30

@@ -13,10 +13,9 @@ import mecheval
 ROOMS = [
     "errors",
     "lazy",
-    "digests",
+    "files",
     "plain",
     "machine",
-    "files",
     "registry",
     "custom",
     "kernels",
@@ -118,5 +117,5 @@ def test_only_what_draws_itself_reaches_down_the_line() -> None:
     }
     assert found == {
         ("intervene/table.py", "figures.heatmap.heatmap"),
-        ("intervene/evidence.py", "figures.shares.shares"),
+        ("intervene/evidence.py", "figures.points.shares"),
     }

@@ -13,7 +13,7 @@ from mecheval.analysis.runs import documents, load_run
 from mecheval.analysis.weights import load_weights
 from mecheval.intervene.mechanism import depths_of
 from mecheval.studies import scales
-from mecheval.training.data import evaluation_set
+from mecheval.training.state import evaluation_set
 from mecheval.types import CARRIERS
 
 EXPECTED = {

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mecheval.digests import sha256
-from mecheval.errors import UnknownName, UserError
+from mecheval.errors import UnknownName, UserError, said
+from mecheval.files import sha256
 
 if TYPE_CHECKING:  # slow to import
     from torch import nn
@@ -94,11 +94,6 @@ def modules_in(module: ModuleType) -> list[str]:
 
     found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, nn.Module)]
     return [cls.__name__ for cls in found if cls.__module__ == module.__name__]
-
-
-def said(error: BaseException) -> str:
-    """An error in one line."""
-    return " ".join([f"{type(error).__name__}:", *str(error).split()])
 
 
 def line_in(path: Path | None, error: BaseException) -> str:

@@ -30,6 +30,16 @@ class UnknownName(UserError):
         super().__init__(f"unknown {kind} {shown(name)}.{hint} Choices: {_listed(self.choices) or 'none'}.")
 
 
+def said(error: BaseException) -> str:
+    """An error in one line: `ValueError: the message`."""
+    return f"{type(error).__name__}: {in_one_line(error)}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """The message of an error without its line breaks."""
+    return " ".join(str(error).split())
+
+
 def parse_options(model: type[T], owner: str, values: dict[str, Any]) -> T:
     """Build `model` from `values`; the first mistake becomes one clear line about `owner`."""
     for name in values:

@@ -1,16 +1,19 @@
-"""The machine and the process: cores, memory, versions and code, as a run records them and as they limit a sweep."""
+"""The machine and the process: cores, memory, versions and code, limits, and the signals that ask a run to stop."""
 
 from __future__ import annotations
 
 import os
 import platform
 import resource
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from mecheval.errors import UserError
@@ -154,3 +157,33 @@ def check_fits(needed: int, what: str) -> None:
         raise UserError(
             f"{what} would take at least {needed / 1e9:,.1f} GB of memory; this machine has {there / 1e9:.1f} GB."
         )
+
+
+class Request:
+    """Whether a signal has come."""
+
+    signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+
+@contextmanager
+def stop_requests() -> Iterator[Request]:
+    """Inside, the first SIGINT or SIGTERM only sets the request; a second one interrupts at once."""
+    request = Request()
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield request
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if request:
+            raise KeyboardInterrupt
+        request.signal = number
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

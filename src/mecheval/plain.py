@@ -8,6 +8,7 @@ no recursion, and no object that a tag could ask for.
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from contextlib import suppress
@@ -19,7 +20,7 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from mecheval.errors import UserError, shown
+from mecheval.errors import UserError, in_one_line, shown
 
 MAX_BYTES = {"YAML": 1 << 24, "JSON": 1 << 26}
 """Bytes of the largest file that is read, in a few seconds; a grammar over 8,192 terminals fits."""
@@ -56,7 +57,7 @@ def load_file(path: str | Path, kind: str) -> Any:
     try:
         return parse_yaml(text) if kind == "YAML" else parse_json(text)
     except (yaml.YAMLError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is not {kind}: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path} is not {kind}: {in_one_line(error)}") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -68,10 +69,13 @@ def read_text(path: str | Path, most: int) -> str:
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise UserError(f"cannot read {path}: it is not a regular file.")
-        with Path(path).open("rb") as file:
+        # Some files of /proc are called regular, but have nothing to read yet: they must not make the reader wait.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             content = file.read(most + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    if content is None:
+        raise UserError(f"cannot read {path}: there is nothing to read yet.")
     if len(content) > most:
         raise UserError(f"cannot read {path}: it is larger than {most >> 20} MB.")
     try:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import mecheval as me
 from mecheval.analysis import Scores, score
 from mecheval.config import run_config
-from mecheval.training.data import evaluation_set
+from mecheval.training.state import evaluation_set
 from mecheval.types import Questions
 
 

@@ -8,6 +8,7 @@ import torch
 import mecheval as me
 from commands import Command
 from mecheval.analysis import weights
+from mecheval.analysis.runs import published_model
 from mecheval.analysis.weights import add_pretrained, load_pretrained, pretrained_files, weights_file
 from mecheval.errors import UserError
 from mecheval.store import RESULTS, Store
@@ -27,11 +28,11 @@ def test_a_run_becomes_a_pretrained_model(tmp_path: Path, command: Command, monk
     assert torch.equal(
         load_pretrained("ar-attention-16", to)(tokens), me.load_lm(folder.weights / "last.safetensors")(tokens)
     )
-    found = weights.published_model(Store(to).folder(config.id))
+    found = published_model(Store(to).folder(config.id))
     assert found is not None
     assert (found.config, found.step) == (config, 4)
     assert torch.equal(found.lm.double()(tokens), load_pretrained("ar-attention-16", to).double()(tokens))
-    assert weights.published_model(Store(to).folder("0" * 12)) is None
+    assert published_model(Store(to).folder("0" * 12)) is None
     with pytest.raises(UserError, match=r"unknown pretrained model 'ar-mamba-16'.* Choices: ar-attention-16"):
         load_pretrained("ar-mamba-16", to)
     [path] = pretrained_files(to).values()

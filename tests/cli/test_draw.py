@@ -14,7 +14,7 @@ from mecheval.analysis.runs import probe
 from mecheval.analysis.weights import weights_file
 from mecheval.cli import drawings  # noqa: F401 (it adds its commands)
 from mecheval.errors import UserError
-from mecheval.figures.mechanism_rows import mechanism_rows
+from mecheval.figures.by_mechanism import mechanism_rows
 from mecheval.figures.reads import reads as reads_figure
 from mecheval.model.handmade import handmade
 from mecheval.store import Store

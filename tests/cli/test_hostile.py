@@ -193,6 +193,23 @@ def test_an_answer_of_enormous_texts_is_one_line(
     assert err.startswith("mecheval: this takes more than 2GB of memory; ask for fewer rows or columns.")
 
 
+def test_sql_that_does_not_end_is_stopped(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    store = ("--store", str(tmp_path))
+    monkeypatch.setattr("mecheval.store.store.MOST_SECONDS", 0.2)
+    endless = "with recursive t(n) as (select 1 union all select n + 1 from t) select count(*) from t"
+    code, _, err = command("query", endless, *store)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("mecheval: this takes more than 60 seconds; ask for fewer rows or columns.")
+    monkeypatch.setattr(tables, "LONGEST_LIST", 2)
+    code, _, err = command("query", "select [1, 2, 3] as a", *store)
+    assert (code, err) == (2, "mecheval: column a has a list of more than 2 elements.\n")
+    assert command("query", "select '\ud800'", *store)[::2] == (
+        2,
+        "mecheval: this SQL holds half a character (a surrogate).\n",
+    )
+
+
 STOPPED = """
 import os, signal, sys, threading, time
 what = sys.argv.pop(1)

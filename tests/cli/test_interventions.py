@@ -17,7 +17,7 @@ from mecheval.config import RunConfig
 from mecheval.intervene.edits import EDITS
 from mecheval.model.handmade import handmade
 from mecheval.store import Store
-from mecheval.training.data import evaluation_set
+from mecheval.training.state import evaluation_set
 from mecheval.types import ALL_ROLES
 from training.runs import tiny
 

@@ -18,7 +18,7 @@ from mecheval.model import LM
 from mecheval.store import RunFolder
 from mecheval.tasks import build_task
 from mecheval.training import train
-from mecheval.training.data import questions
+from mecheval.training.state import questions
 from mecheval.types import Questions
 
 

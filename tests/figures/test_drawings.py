@@ -334,6 +334,6 @@ def test_text_can_be_read_on_everything_it_stands_on() -> None:
 
 
 def test_drawings_do_not_wait_for_torch() -> None:
-    code = "import sys; from mecheval.figures import example, grammar, mechanism_rows, mechanisms\n"
+    code = "import sys; from mecheval.figures import example, grammar, by_mechanism, mechanisms\n"
     code += "assert not {'torch', 'altair', 'pandas', 'vl_convert'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

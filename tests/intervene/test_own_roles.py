@@ -14,7 +14,7 @@ from intervene.post import Clerk, Post, PostOptions
 from mecheval import figures
 from mecheval.analysis.runs import load_run, probe, probe_otherwise, probe_states
 from mecheval.errors import UserError
-from mecheval.figures.mechanism_rows import mechanism_rows
+from mecheval.figures.by_mechanism import mechanism_rows
 from mecheval.intervene import smallest_set, state_sweep
 from mecheval.intervene.explain import explain
 from mecheval.intervene.places import named_between, positions

@@ -5,7 +5,7 @@ import pytest
 
 from mecheval.paper import judge_claims
 from mecheval.paper.answers import ask
-from mecheval.paper.claims import LEVEL, claim_tests
+from mecheval.paper.comparison import LEVEL, claim_tests
 from mecheval.paper.numbers import claims
 from paper.cases import AT_LAPTOP, AT_PAPER, GONE, Case
 from paper.tables import LAPTOP, PAPER, convs, inside, kernels, put, recall, settings, trees

@@ -11,7 +11,7 @@ import pytest
 
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
-from mecheval.figures.html import text_of
+from mecheval.figures.vegalite import text_of
 from mecheval.report import report_data, write_report
 from mecheval.report.documents import explored
 from mecheval.report.runs import best_runs, flat, run_frame

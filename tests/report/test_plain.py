@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mecheval.figures.html import text_of
-from mecheval.figures.mechanism_rows import mixer_names, task_names
+from mecheval.figures.by_mechanism import mixer_names, task_names
+from mecheval.figures.vegalite import text_of
 from mecheval.report.page import levels, tidy
 from mecheval.report.runs import flat, packed
 from training.runs import tiny

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import mecheval.store.folder as folder_module
-from mecheval.digests import run_id, sha256
-from mecheval.files import write_atomic
+from mecheval.files import run_id, sha256, write_atomic
 from mecheval.store import RunFolder, Store, StoreError, StoreWarning
 from mecheval.store.guard import FIRST_LINE, read_record
 from store.examples import EFFECT, ID, VERDICT, write_run

@@ -11,7 +11,7 @@ import pytest
 from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.figures import study_charts
-from mecheval.figures.capacity import largest
+from mecheval.figures.points import largest
 from mecheval.mixers.options import BUILT_IN
 from mecheval.model import LM
 from mecheval.store import Store

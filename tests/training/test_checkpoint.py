@@ -10,8 +10,7 @@ from mecheval.analysis import score
 from mecheval.store import RunFolder, Store
 from mecheval.training import Interrupted, train
 from mecheval.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from mecheval.training.data import TrainingData, evaluation_set
-from mecheval.training.state import Training
+from mecheval.training.state import Training, TrainingData, evaluation_set
 from training.runs import Recorder, SignalAt, in_child, outcome, published, tiny
 
 RUN = "0123456789ab"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mecheval.config import RunConfig, run_config
-from mecheval.training.data import DRAW, EVAL_TOKENS, TrainingData, evaluation_set
+from mecheval.training.state import DRAW, EVAL_TOKENS, TrainingData, evaluation_set
 
 SMALL = {"pairs": 3, "keys": 8, "values": 8, "batch_size": 4, "steps": 10}
 

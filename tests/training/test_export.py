@@ -12,11 +12,10 @@ from safetensors.torch import save, save_file
 
 import mecheval as me
 from mecheval.analysis.runs import load_run
-from mecheval.analysis.weights import weights_file
-from mecheval.digests import run_id
+from mecheval.analysis.weights import export, weights_file
 from mecheval.errors import UserError
+from mecheval.files import run_id
 from mecheval.training import Interrupted, train
-from mecheval.training.export import export
 from mecheval.training.plan import plan
 from training.runs import SignalAt, tiny
 

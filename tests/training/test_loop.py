@@ -18,14 +18,14 @@ from torch import Tensor, nn
 import mecheval as me
 from mecheval.analysis import METRICS, score
 from mecheval.analysis.runs import alone
+from mecheval.analysis.weights import card
 from mecheval.errors import UserError
 from mecheval.mixers import MIXERS
 from mecheval.store import Store, StoreError
 from mecheval.store.upkeep import verify
 from mecheval.tasks import TASKS
 from mecheval.training import Interrupted, train
-from mecheval.training.data import evaluation_set
-from mecheval.training.export import card
+from mecheval.training.state import evaluation_set
 from mecheval.training.watch import Quiet
 from training.runs import Recorder, SignalAt, in_child, outcome, published, tiny
 

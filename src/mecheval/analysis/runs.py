@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from mecheval.analysis.weights import read_weights
+from mecheval.analysis.weights import load_weights, pretrained_files, pretrained_origin, read_weights, weights_of
 from mecheval.config import RunConfig
-from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene import Depths, Verdict, ablate, interchange, state_sweep, verdict
 from mecheval.intervene.edits import edit_of
@@ -21,9 +20,8 @@ from mecheval.intervene.effects import EVIDENCE
 from mecheval.model import LM
 from mecheval.store import RunFolder, StoreError
 from mecheval.store.bounds import ON_THE_WAY
-from mecheval.store.schema import WHOLE
 from mecheval.tasks import Task
-from mecheval.types import CORRUPTIONS, LAST, STATES, Batch, is_on_maps, last_of
+from mecheval.types import CORRUPTIONS, LAST, Batch, is_on_maps, last_of
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -148,25 +146,17 @@ def load_run(folder: RunFolder, state: str = LAST) -> Trained:
     return Trained(config, config.build_task(), lm, origin["step"])
 
 
-def run_config_of(folder: RunFolder) -> RunConfig:
-    """The config of a run that has begun, as its status has it."""
-    config = folder.status()["config"]
-    if config is None or run_id(config) != folder.id:
-        raise StoreError(f"the status of run {folder.id} has no config, or that of another run.")
-    return RunConfig.read(config)
+def published_model(folder: RunFolder) -> Trained | None:
+    """The model of a published run, whose weights lie beside the runs; None if they are not published.
 
-
-def weights_of(folder: RunFolder, state: str) -> str:
-    """The name of a state's weights file in the run's folder, or an error that says which states the run has."""
-    if state not in STATES:
-        raise UnknownName("state", state, STATES)
-    status = folder.status()["status"]
-    files = {name: f"{folder.weights.name}/{name}.safetensors" for name in STATES}
-    there = [name for name, file in files.items() if status in WHOLE and (folder.path / file).exists()]
-    if state not in there:
-        hint = f"it has: {', '.join(there)}" if there else f"its status is {status}"
-        raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
-    return files[state]
+    It computes in double precision, because the reference paths need no compilation, which a first look would wait for.
+    """
+    for path in pretrained_files(folder.path.parents[1]).values():
+        if pretrained_origin(path)["run"] == folder.id:
+            lm, origin = load_weights(path)
+            config = RunConfig.read(origin["config"])
+            return Trained(config, config.build_task(), lm.double(), origin["step"])
+    return None
 
 
 def documents(

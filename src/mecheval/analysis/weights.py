@@ -1,13 +1,14 @@
 """Weights that say what they are: a safetensors file carries its config, so a model needs no other file.
 
-Some trained models come with the package: `load_pretrained("ar-mamba-64")`.
+Some trained models come with the package: `load_pretrained("ar-mamba-64")`. Others can be exported into a folder of
+their own, with their config and a model card.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,15 +16,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from mecheval.config import RunConfig
-from mecheval.digests import run_id, sha256
-from mecheval.errors import UnknownName, UserError
-from mecheval.files import HEADER, safetensors_body, safetensors_header, write_atomic
+from mecheval.errors import UnknownName, UserError, in_one_line
+from mecheval.files import HEADER, run_id, safetensors_body, safetensors_header, sha256, write_atomic
 from mecheval.model import LM
-from mecheval.store import RESULTS, RunFolder, writing
-from mecheval.types import LAST
-
-if TYPE_CHECKING:  # it imports this module
-    from mecheval.analysis.runs import Trained
+from mecheval.store import RESULTS, RunFolder, StoreError, writing
+from mecheval.store.schema import WHOLE
+from mecheval.types import LAST, STATES
 
 MOST_BYTES = 30_000_000
 """The largest size of all pretrained models together."""
@@ -60,7 +58,7 @@ def read_weights(content: bytes, name: str) -> tuple[LM, dict[str, Any]]:
     try:
         tensors = load(content)
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"cannot load weights from {name}: {' '.join(str(error).split())}.") from None
+        raise UserError(f"cannot load weights from {name}: {in_one_line(error)}.") from None
     origin = safetensors_header(content)
     if origin is None:
         raise UserError(f"{name} does not say which model it is; for zoology's weights there is load_zoology.")
@@ -71,7 +69,7 @@ def read_weights(content: bytes, name: str) -> tuple[LM, dict[str, Any]]:
     try:
         lm.load_state_dict(tensors)
     except RuntimeError as error:
-        raise UserError(f"{name} does not fit its config: {' '.join(str(error).split())[:300]}") from None
+        raise UserError(f"{name} does not fit its config: {in_one_line(error)[:300]}") from None
     return lm, origin
 
 
@@ -88,6 +86,27 @@ def _config_of(origin: Any, name: str) -> RunConfig:
     return RunConfig.read(config)
 
 
+def run_config_of(folder: RunFolder) -> RunConfig:
+    """The config of a run that has begun, as its status has it."""
+    config = folder.status()["config"]
+    if config is None or run_id(config) != folder.id:
+        raise StoreError(f"the status of run {folder.id} has no config, or that of another run.")
+    return RunConfig.read(config)
+
+
+def weights_of(folder: RunFolder, state: str) -> str:
+    """The name of a state's weights file in the run's folder, or an error that says which states the run has."""
+    if state not in STATES:
+        raise UnknownName("state", state, STATES)
+    status = folder.status()["status"]
+    files = {name: f"{folder.weights.name}/{name}.safetensors" for name in STATES}
+    there = [name for name, file in files.items() if status in WHOLE and (folder.path / file).exists()]
+    if state not in there:
+        hint = f"it has: {', '.join(there)}" if there else f"its status is {status}"
+        raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
+    return files[state]
+
+
 def load_pretrained(name: str, results: str | Path = RESULTS) -> LM:
     """A trained model of `mecheval list pretrained`, such as `ar-mamba-64`, in evaluation mode.
 
@@ -100,21 +119,6 @@ def load_pretrained(name: str, results: str | Path = RESULTS) -> LM:
     if (own := pretrained_name(RunConfig.read(origin["config"]))) != name:
         raise UserError(f"{files[name]} is damaged: it holds {own}.")
     return lm
-
-
-def published_model(folder: RunFolder) -> Trained | None:
-    """The model of a published run, whose weights lie beside the runs; None if they are not published.
-
-    It computes in double precision, because the reference paths need no compilation, which a first look would wait for.
-    """
-    from mecheval.analysis.runs import Trained
-
-    for path in pretrained_files(folder.path.parents[1]).values():
-        if pretrained_origin(path)["run"] == folder.id:
-            lm, origin = load_weights(path)
-            config = RunConfig.read(origin["config"])
-            return Trained(config, config.build_task(), lm.double(), origin["step"])
-    return None
 
 
 def pretrained_files(results: Path = RESULTS) -> dict[str, Path]:
@@ -137,8 +141,6 @@ def pretrained_name(config: RunConfig) -> str:
 
 def add_pretrained(folder: RunFolder, results: Path = RESULTS) -> str:
     """Put a run's last weights among the pretrained models, in place of those of the same name; returns the name."""
-    from mecheval.analysis.runs import run_config_of, weights_of
-
     folder.check_whole()
     name = pretrained_name(run_config_of(folder))
     content = folder.read_file(weights_of(folder, LAST))
@@ -150,3 +152,63 @@ def add_pretrained(folder: RunFolder, results: Path = RESULTS) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
     return name
+
+
+def export(folder: RunFolder, to: str | Path | None = None, state: str = "last") -> Path:
+    """Write `model.safetensors`, `config.yaml` and `README.md`; the folder written. `load_lm` reads it back."""
+    name = weights_of(folder, state)
+    folder.check_whole()
+    weights = folder.read_file(name)
+    config = run_config_of(folder)
+    to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name.replace('*', 'x')}-{folder.id}")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UserError(f"{to} exists and is not an empty folder; choose another with --to.")
+    with writing(to):
+        to.mkdir(parents=True, exist_ok=True)
+        write_atomic(to / "model.safetensors", weights)
+        write_atomic(to / "config.yaml", config.to_yaml())
+        write_atomic(to / "README.md", card(folder, config, state))
+    return to
+
+
+def _cell(value: Any) -> str:
+    return "–" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def card(folder: RunFolder, config: RunConfig, state: str) -> str:
+    """The model card: what it is, how well it does, how it was trained, how to load it."""
+    found = folder.status()
+    measured = [row for row in folder.read("evaluations") if row["state"] == state]
+    names = [name for name in measured[0] if name not in ("run", "state", "step")] if measured else []
+    header = [*("answers" if name == "n" else name for name in names)], ["---"] * len(names)
+    rows = ([_cell(row[name]) for name in names] for row in measured)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (*header, *rows))
+    scores = table if measured else "Its scores are not in the store."
+    judged = next((row for row in folder.read("verdicts") if (row["state"], row["split"]) == (state, "test")), None)
+    found_out = "" if judged is None else "\n".join([
+        "## How it recalls", "", f"Verdict on {judged['n']} test documents: {judged['summary']}.", "",
+        *(f"- {sentence}" for sentence in judged["evidence"].splitlines()), "", "",
+    ])  # fmt: skip
+    parameters = "an unknown number of" if found["parameters"] is None else f"{found['parameters']:,}"
+    step = f", step {measured[0]['step']:,} of {config.data.steps:,}" if measured else ""
+    return f"""# {config.mixer.name} on {config.task.name}
+
+A language model of {parameters} parameters ({config.model.n_layers} layers, width {config.model.d_model})
+with the sequence mixer `{config.mixer.name}`, trained by mecheval on the task `{config.task.name}`. Run {folder.id},
+{state} state{step}; status: {found["status"]}.
+
+{scores}
+
+Likelihood is p(answer) and accuracy the share of right answers, at the predictions of the documents of each split.
+
+{found_out}```python
+import mecheval as me
+
+lm = me.load_lm(".")  # this folder; no other file is needed
+```
+
+## Config
+
+```yaml
+{config.to_yaml()}```
+"""

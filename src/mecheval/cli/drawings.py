@@ -154,7 +154,7 @@ def ladder(
     with loading():
         from mecheval import figures
         from mecheval.analysis import ladder
-        from mecheval.analysis.runs import run_config_of
+        from mecheval.analysis.weights import run_config_of
         from mecheval.figures.lines import ladder_figure
         from mecheval.store import Store
 
@@ -182,7 +182,7 @@ def mechanisms(
     """Draw where each mixer stores the key-value link, by the verdicts on its runs at their best learning rate."""
     with loading():
         from mecheval import figures
-        from mecheval.figures.mechanism_rows import mechanism_rows
+        from mecheval.figures.by_mechanism import mechanism_rows
         from mecheval.figures.mechanisms import TITLE, mechanisms_figure
         from mecheval.store import Store
         from mecheval.studies import get_study, study_points

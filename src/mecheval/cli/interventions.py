@@ -59,7 +59,7 @@ def intervene(
     """
     with loading():
         from mecheval import figures
-        from mecheval.analysis import runs
+        from mecheval.analysis import runs, weights
         from mecheval.cli.show import effects as show
         from mecheval.cli.show import records
         from mecheval.store import Store
@@ -93,7 +93,7 @@ def intervene(
     took = f"{len(effects)} interventions on {effects['n'].max()} documents took {time.monotonic() - began:.1f} s"
     if sites == "blocks":
         effects = effects[effects["site"].isin(show.among(sites_in(effects), show.PARTS))]
-    config = runs.run_config_of(folder)
+    config = weights.run_config_of(folder)
     meaning = config.build_task().meaning
     about, scores = f"{state} state, {split}{', edit ' * bool(edit)}{edit}", _scores(folder, state, split)
     maps = {"": effects} if edit else {
@@ -149,7 +149,8 @@ def _sweep(
 ) -> None:
     """Print, and draw, what the clean state of every layer restores after each position."""
     from mecheval import figures
-    from mecheval.analysis.runs import probe_states, run_config_of
+    from mecheval.analysis.runs import probe_states
+    from mecheval.analysis.weights import run_config_of
     from mecheval.cli.show import effects as show
     from mecheval.cli.show import records
 

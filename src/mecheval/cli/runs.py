@@ -187,7 +187,7 @@ def _check_reads(sql: str) -> None:
 
     try:
         kinds = [statement.type for statement in duckdb.extract_statements(sql)]
-    except duckdb.Error:
+    except (duckdb.Error, TypeError):
         return  # the query itself says what is wrong
     reading = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
     if len(kinds) > 1:
@@ -206,10 +206,10 @@ def card(
 ) -> None:
     """Write a model card of a run in Markdown: what it is, its scores, its verdict, its config."""
     with loading():
-        from mecheval.analysis.runs import run_config_of
+        from mecheval.analysis.weights import card as card_of
+        from mecheval.analysis.weights import run_config_of
         from mecheval.files import write_atomic
         from mecheval.store import Store, writing
-        from mecheval.training.export import card as card_of
 
     folder = Store(store).find(run)
     text = card_of(folder, run_config_of(folder), state)
@@ -230,8 +230,8 @@ def export(
 ) -> None:
     """Write a trained model as weights, config and model card, which `me.load_lm` reads without any other file."""
     with loading():
+        from mecheval.analysis.weights import export as write_model
         from mecheval.store import Store
-        from mecheval.training.export import export as write_model
 
     line(f"wrote {write_model(Store(store).find(run), to, state)}")
 

@@ -1,6 +1,82 @@
 """Evaluate a custom architecture: a mixer that is trained here, or a model that was trained elsewhere."""
 
-from mecheval.evaluation.entry import evaluate
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from torch import nn
+
+from mecheval.custom import not_while_loading
+from mecheval.errors import UnknownName, UserError
+from mecheval.evaluation.custom import evaluate_mixer
 from mecheval.evaluation.result import Evaluation
+from mecheval.evaluation.trained import evaluate_model
+from mecheval.store import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from mecheval.tasks import Task
 
 __all__ = ["Evaluation", "evaluate"]
+
+
+@overload
+def evaluate(
+    model: type[nn.Module], task: str | Task = "ar", *, scale: str = "laptop", options: Mapping[str, Any] | None = None,
+    seeds: int = 1, lr: float | Sequence[float] = (), compare: bool = True, store: str | Path = DEFAULT_STORE,
+    report: str | Path | None = None, workers: int | None = None,
+) -> Evaluation: ...  # fmt: skip
+
+
+@overload
+def evaluate(
+    model: nn.Module | str | Path, task: str | Task = "ar", *, layers: Sequence[str] | None = None,
+    mixers: Sequence[str] = (), sites: Sequence[str] | None = None, n: int = 320, split: str = "test", seed: int = 0,
+    name: str | None = None, compare: bool = True, store: str | Path = DEFAULT_STORE, report: str | Path | None = None,
+) -> Evaluation: ...  # fmt: skip
+
+
+def evaluate(model: type[nn.Module] | nn.Module | str | Path, task: str | Task = "ar", **given: Any) -> Evaluation:
+    """Find out how an architecture recalls: a custom mixer that is trained here, or a trained model as it is.
+
+    **A mixer**: a torch module class (B, L, D) -> (B, L, D), called as `cls(d_model=...)`. It is checked, trained on
+    `task` (a name or a Task) at `scale` (laptop or paper) with learning rates `lr` (the scale's) and `seeds` seeds,
+    intervened on, and set beside the built-in mixers unless `compare` is False. `options` are the mixer's own
+    arguments, and settings of the run by name, which hold for all (`{"d_state": 16, "steps": 4000}`). Runs are kept in
+    `store` and never trained twice; an edited mixer is another one. `report` is an HTML file to write. `workers`:
+    processes for the built-in mixers.
+
+    **A model**: any torch module that maps tokens (n, L) to logits (n, L, V), or to an object with `.logits`; or the
+    folder of a Hugging Face checkpoint on disk (safetensors), whose tokenizer a task about text then uses. `layers`
+    names the submodules that are its blocks, in order; `mixers` those that are their sequence mixers; `sites` other
+    activations (`<submodule>.output` or `.input`). It is intervened on with `n` documents of `split`, drawn from
+    `seed`; `name` is what tables call it. The built-in mixers stand beside it where `store` has them on the same task.
+    """
+    not_while_loading("mecheval.evaluate")
+    if isinstance(model, type):
+        function: Any = evaluate_mixer
+        kind, other = "a mixer class", "trained models"
+    elif isinstance(model, nn.Module | str | Path):
+        function, kind, other = evaluate_model, "a trained model", "mixer classes"
+    else:
+        what = type(model).__name__
+        raise UserError(
+            f"evaluate takes a torch module class, a trained torch module or the folder of a checkpoint (got {what})."
+        )
+    names, others = (_options(each) for each in (function, _OTHER[function]))
+    for option in given:
+        if option in others and option not in names:
+            raise UserError(f"evaluate: {option} is for {other}, and this is {kind}. Choices: {', '.join(names)}.")
+        if option not in names:
+            raise UnknownName("option of evaluate", option, names)
+    result: Evaluation = function(model, task, **given)
+    return result
+
+
+_OTHER = {evaluate_mixer: evaluate_model, evaluate_model: evaluate_mixer}
+
+
+def _options(function: Any) -> list[str]:
+    return [name for name, each in inspect.signature(function).parameters.items() if each.kind is each.KEYWORD_ONLY]

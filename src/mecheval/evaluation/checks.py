@@ -1,6 +1,6 @@
-"""What can be wrong with a custom mixer, found on random inputs (B, L, D) before anything is trained.
+"""Checks of a custom mixer on random inputs (B, L, D), before anything is trained.
 
-Each mistake is one line that says what to do.
+Every mistake is reported in one line that says what to do.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.analysis.runs import alone
-from mecheval.custom import file_of, line_in, said
-from mecheval.errors import UnknownName, UserError
+from mecheval.custom import file_of, line_in
+from mecheval.errors import UnknownName, UserError, said
 from mecheval.mixers import Mixer
 from mecheval.mixers.base import make_mixer
 from mecheval.ops.queries import take
 
 ROUNDING = 1e-4
-"""Differences, relative to the largest output, that rounding explains; a convolution by FFT spreads some over all."""
+"""Largest difference, relative to the largest output, that rounding explains; an FFT spreads it over all positions."""
 SEED = 1
 
 
 class Probe:
-    """Runs a mixer with the same random numbers every time, so that dropout is no difference between two runs."""
+    """Runs a mixer with the same random numbers every time, so that dropout never makes two runs differ."""
 
     def __init__(self, name: str, mixer: nn.Module, file: Path | None) -> None:
         self.name, self.mixer, self.file = name, mixer, file
         self._generator = torch.Generator().manual_seed(SEED)  # apart from torch's own, which every run sets back
 
     def draw(self, *shape: int) -> Tensor:
-        """Ordinary inputs: after a norm, activations are about this large."""
+        """Random inputs as large as activations after a norm."""
         return torch.randn(shape, generator=self._generator)
 
     def run(self, x: Tensor, training: bool = False, seed: int = SEED) -> Tensor:
-        """The output; an error inside is reported with its line in the user's file."""
+        """The output of the mixer; an error inside it is reported with the line in the user's file."""
         torch.manual_seed(seed)
         self.mixer.train(training)
         try:
@@ -51,7 +51,7 @@ class Probe:
         return y
 
     def stirred(self, spread: float, x: Tensor) -> None:
-        """Move the weights a little away from their start; back again where that makes the output of x infinite."""
+        """Add a little noise to the weights; undo that if it makes the output for x infinite."""
         before = {name: weight.clone() for name, weight in self.mixer.named_parameters()}
         for weight in self.mixer.parameters():
             if weight.is_floating_point():
@@ -61,7 +61,7 @@ class Probe:
                 weight.copy_(before[name])
 
     def check_output(self, x: Tensor, training: bool) -> None:
-        """The output is a tensor like the input, and its numbers are finite."""
+        """Check that the output has the shape of the input, and that it is finite."""
         with torch.no_grad():
             y = self.run(x, training)
         if isinstance(y, tuple | list):
@@ -82,7 +82,7 @@ class Probe:
             raise UserError(f"{self.name} gives {kind} {where}, for ordinary inputs and with its initial weights.")
 
     def check_repeats(self, x: Tensor) -> None:
-        """In evaluation mode the same input gives the same output."""
+        """Check that the same input gives the same output in evaluation mode."""
         if not is_close(self.run(x), self.run(x, seed=SEED + 1)):
             raise UserError(
                 f"{self.name} gives two outputs for the same input in evaluation mode; "
@@ -90,10 +90,10 @@ class Probe:
             )
 
     def check_alone(self, x: Tensor) -> None:
-        """A document's output depends neither on its batch-mates nor on its place in the batch.
+        """Check that a document's output depends neither on the other documents nor on its place in the batch.
 
-        Every document is changed once, and every other one must stay as it was: what leaks to later, earlier or
-        neighbouring documents only, or through a mean or maximum of the batch, shows in some pair of them.
+        Every document is changed once, and the outputs of all others must stay the same. So a leak shows, whether it
+        reaches later, earlier or neighbouring documents, or goes through a mean or maximum of the batch.
         """
         for training in (True, False):
             y = self.run(x, training)
@@ -114,7 +114,7 @@ class Probe:
         check_each_alone(self.name, "output", self.run, x, y)
 
     def check_causal(self, x: Tensor) -> None:
-        """A change at position t changes no output before t, in both modes; the worst case is reported."""
+        """Check that a change at position t changes no output before t, in both modes; the worst case is reported."""
         length = x.shape[1]
         for training in (True, False):
             y = self.run(x, training)
@@ -139,7 +139,7 @@ class Probe:
 
 
 def check_each_alone(name: str, what: str, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> None:
-    """Every document x[i] has the answer y[i] also when it is run alone, wherever in the batch it stands."""
+    """Check that every document x[i] has the output y[i] when it is run alone, too, wherever in the batch it stands."""
     for i in range(len(x)):
         if not is_close(run(x[i : i + 1]), y[i : i + 1]):
             raise UserError(
@@ -154,13 +154,13 @@ def is_close(a: Tensor, b: Tensor) -> bool:
 
 
 def tolerance(y: Tensor) -> float:
-    """The difference from y that rounding explains."""
+    """The largest difference from y that rounding explains."""
     return ROUNDING * max(float(y.abs().max()), 1e-12)
 
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; afterwards every part is in the mode in which it was."""
+    """Inside, the model is in evaluation mode; afterwards every module has the mode that it had before."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -171,15 +171,15 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 BATCH = 3
-"""Documents; with lengths and widths that differ from it, no axis is taken for another."""
+"""Number of documents. Lengths and widths differ from it, so that no axis can be mistaken for another."""
 MIDDLE, LONG = 12, 64
-"""Tokens of most checks: enough for a window to show, few enough to be quick. Never more than the task's longest."""
+"""Tokens in most checks: enough to reveal a window, few enough to be quick, and never more than the task has."""
 STIR = 0.05
-"""Spread of what is added to weights: a mixer that starts as zero would hide what it does."""
+"""Standard deviation of the noise added to weights: a mixer that starts at zero would hide its mistakes."""
 
 
 def check_mixer(cls: type[nn.Module], options: Mapping[str, Any], d_model: int, longest: int) -> list[str]:
-    """Build a mixer and try it on random inputs (B, L, D); warnings, for what is odd but not wrong.
+    """Build a mixer and try it on random inputs (B, L, D); returns warnings about what is odd but not wrong.
 
     `longest` is the length of the task's longest document.
     """
@@ -210,7 +210,7 @@ def check_mixer(cls: type[nn.Module], options: Mapping[str, Any], d_model: int, 
 
 
 def check_class(cls: type[nn.Module], options: Mapping[str, Any]) -> None:
-    """Raise an error for what is wrong with a class, as far as that shows before it is built."""
+    """Raise an error for mistakes in a class that show before it is built."""
     name = cls.__name__
     if cls.forward is nn.Module.forward:
         raise UserError(f"{name} has no forward; write `def forward(self, x)` with x (B, L, D) -> (B, L, D).")
@@ -237,7 +237,7 @@ def check_class(cls: type[nn.Module], options: Mapping[str, Any]) -> None:
 
 
 def arguments_of(cls: type[nn.Module]) -> tuple[list[str], bool]:
-    """Names of a mixer's options, and whether it takes any name besides."""
+    """Names of a mixer's options, and whether it accepts any other keyword, too."""
     declared = getattr(cls, "Options", None)
     if declared is not None:
         return list(declared.model_fields), False
@@ -279,7 +279,7 @@ def _check_output(probe: Probe, length: int, d_model: int) -> None:
 
 
 def _check_gradients(probe: Probe, length: int, d_model: int) -> list[str]:
-    """Gradients are finite. A mixer without parameters is fine; parameters without a gradient deserve a warning."""
+    """Check that gradients are finite. A mixer may lack parameters; parameters without a gradient give a warning."""
     x = probe.draw(BATCH, length, d_model).requires_grad_()
     y = probe.run(x, training=True)
     weights = {name: weight for name, weight in probe.mixer.named_parameters() if weight.requires_grad}

@@ -16,8 +16,8 @@ from mecheval import custom
 from mecheval.analysis.runs import alone, documents, load_run
 from mecheval.config import RunConfig
 from mecheval.config.presets import place
-from mecheval.custom import file_of, line_in, said
-from mecheval.errors import UnknownName, UserError
+from mecheval.custom import file_of, line_in
+from mecheval.errors import UnknownName, UserError, said
 from mecheval.evaluation.checks import arguments_of, check_mixer
 from mecheval.evaluation.result import Evaluation, summarised
 from mecheval.intervene import interchange, verdict
@@ -43,7 +43,7 @@ FIXED = {
     "task": "the task is given apart (--task, task=)",
     "preset": "the scale is given apart (--scale, scale=)",
 }
-"""Names that cannot be options, and why."""
+"""Names that cannot be options of a custom mixer, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def split_options(
 
 
 def _plain(cls: type[nn.Module], option: str, value: Any) -> Any:
-    """The value as it is read back from a file, because the options are part of the run's id."""
+    """The value as JSON reads it back, because options are part of the run's id."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError):
@@ -147,7 +147,7 @@ def evaluate_mixer(
     MIXERS.replace(name, cls)
     rates = (lr,) if isinstance(lr, int | float) else tuple(lr)
     plan, warnings = prepare(cls, name, task, scale, options or {}, seeds, rates, compare, report)
-    plain = False if "ipykernel" in sys.modules else None  # a notebook cannot move the cursor, though it says so
+    plain = False if "ipykernel" in sys.modules else None  # notebooks cannot move the cursor, but claim to
     console = Console(stderr=True, force_jupyter=False, force_terminal=plain, highlight=False)
     opened = Store(store)
     try:
@@ -161,7 +161,7 @@ def prepare(
     cls: type[nn.Module], name: str, task: str, scale: str, options: Mapping[str, Any], seeds: int,
     rates: Sequence[float], compare: bool, report: str | Path | None,
 ) -> tuple[Plan, list[str]]:  # fmt: skip
-    """Find what is wrong before anything is trained: the runs of a registered mixer, and warnings about it."""
+    """Check everything before training; returns the runs of a registered mixer, and warnings about it."""
     if report is not None:
         check_page(report)
     plan = make_plan(cls, name, task, scale, options, seeds, rates, compare)
@@ -174,7 +174,7 @@ def prepare(
 
 
 def train(plan: Plan, store: Store, engines: Sequence[Engine], console: Console) -> None:
-    """Do what is missing of a plan: all runs with one engine, or the custom mixer's with the first of two."""
+    """Train the missing runs of a plan: all with one engine, or the custom mixer's with the first of two engines."""
     parts = [plan.own + plan.others] if len(engines) == 1 else [plan.own, plan.others]
     mine = {point.config.id for point in plan.own}
     for engine, points in zip(engines, parts, strict=True):
@@ -188,7 +188,7 @@ def train(plan: Plan, store: Store, engines: Sequence[Engine], console: Console)
 
 
 def collect(plan: Plan, store: Store, warnings: Sequence[str], report: str | Path | None) -> Evaluation:
-    """The table from the store; the verdict from the best runs of the custom mixer, at its largest width."""
+    """Read the table from the store, and the verdict from the custom mixer's best runs at its largest width."""
     frame = study_table(plan.study, [*plan.own, *plan.others], store).best().frame
     mine = frame[(frame["mixer"] == plan.name) & (frame["status"] == "done")]
     mine = mine[mine["d_model"] == mine["d_model"].max()]
@@ -216,7 +216,7 @@ def _check_in_models(cls: type[nn.Module], configs: Sequence[RunConfig]) -> None
 
 
 def _effects(store: Store, run: str) -> pd.DataFrame:
-    """Measure the effects of a run again, with each document, for the intervals; the numbers are those in the store."""
+    """Measure a run again, document by document, for the intervals; the means are those in the store."""
     trained = load_run(store.folder(run))
     with alone(trained.config.machine.threads):
         return interchange(trained.lm, *documents(trained.task, trained.config, "test"))

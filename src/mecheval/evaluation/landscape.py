@@ -29,8 +29,7 @@ from mecheval.model import LM
 from mecheval.ops import dispatch
 from mecheval.store import RunFolder
 from mecheval.tasks import Task
-from mecheval.training.data import TrainingData, questions
-from mecheval.training.state import Training
+from mecheval.training.state import Training, TrainingData, questions
 from mecheval.types import Questions
 
 DOCUMENTS = 64

@@ -1,4 +1,4 @@
-"""The layers of a model from elsewhere: which of its submodules they are, and the sites at them."""
+"""The layers of a model from elsewhere: which submodules they are, and the sites that they offer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mecheval.types import SHORT_CONVOLUTIONS
 
 @dataclass(frozen=True)
 class Sites:
-    """Where a model is intervened on, and which of these decide the verdict."""
+    """The sites at which a model is intervened on, and which of them decide the verdict."""
 
     every: tuple[Site, ...]
     inputs: tuple[Site, ...]  # of the layers, in order
@@ -37,10 +37,10 @@ class Sites:
 def sites_of(
     model: nn.Module, layers: Sequence[str] | None, mixers: Sequence[str], extra: Sequence[str] | None, tokens: Tensor
 ) -> Sites:
-    """Inputs and outputs of the layers, outputs of the mixers, and what is named besides.
+    """Inputs and outputs of the layers, outputs of the mixers, and the activations that the user names.
 
-    The verdict also looks at what the smallest submodules inside the layers give, as far as a run on `tokens` shows
-    documents and positions in it.
+    The verdict also looks at the outputs of the smallest submodules inside the layers, where a run on `tokens` shows
+    that they have axes for documents and positions.
     """
     if isinstance(model, LM):
         if layers or mixers:
@@ -70,9 +70,9 @@ def sites_of(
 
 
 def inside_layers(model: nn.Module, layers: Sequence[str], tokens: Tensor) -> list[Site]:
-    """The outputs of submodules without parts of their own inside the layers, in the order in which they come.
+    """The outputs of the submodules inside the layers that have no submodules themselves, in the order of computation.
 
-    Those that come once, as (n, L, ...), or from an `nn.Conv1d` as (n, C, L or more).
+    Kept are those computed once, with shape (n, L, ...), or (n, C, at least L) from an `nn.Conv1d`.
     """
     n, length = tokens.shape
     seen: list[tuple[str, bool]] = []
@@ -111,7 +111,7 @@ def inside_layers(model: nn.Module, layers: Sequence[str], tokens: Tensor) -> li
 
 
 def find_layers(model: nn.Module) -> list[str]:
-    """The children of the one list of equal modules; an error that names the candidates where there is not one."""
+    """The children of the only list of equal modules; if there is no such list or several, an error that names them."""
     lists: dict[str, list[str]] = {}
     unequal = []
     for path, module in model.named_modules():
@@ -132,7 +132,7 @@ def find_layers(model: nn.Module) -> list[str]:
 
 
 def check_sites(model: nn.Module, tokens: Tensor, sites: Sites) -> int:
-    """Every site is passed once, layers in their order, with documents and positions first; the model's width."""
+    """Check that sites are computed once, in order, with documents and positions first; returns the model's width."""
     if isinstance(model, LM):  # whose sites know their axes
         return model.d_model
     seen: list[str] = []
@@ -165,7 +165,7 @@ def check_sites(model: nn.Module, tokens: Tensor, sites: Sites) -> int:
 
 
 def _inside(name: str, layers: Sequence[str], short: bool = False) -> Site:
-    """The site called `name`, with the layer that it is inside of; `short` if it is known to be a convolution."""
+    """The site called `name`, with the layer that contains it; `short` says that it is a short convolution."""
     path = name.removesuffix(".output")
     for i, layer in enumerate(layers):
         if path.startswith(f"{layer}."):

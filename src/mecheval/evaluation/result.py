@@ -1,4 +1,4 @@
-"""What an evaluation found: a table with a row for each mixer, the verdict, the effects behind it, and a page."""
+"""The result of an evaluation: a table with a row for each mixer, the verdict, its effects, and an HTML page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # slow to import
 
 ROLES = ("key", "value", "query")
 COLUMNS = ("mixer", "verdict", "d", "accuracy", "likelihood", *(f"restored_{role}" for role in ROLES), "agreement")
-"""accuracy and likelihood are on test; restored: likelihood with the clean input of block 1 at that role."""
+"""Accuracy and likelihood are measured on test; `restored` is the likelihood with the clean input of block 1 there."""
 HEADS = ("mixer", "verdict", "d", "accuracy", "likelihood", *(f"at {role}" for role in ROLES), "agreement")
 MARK = "▸ "
 
@@ -42,14 +42,14 @@ class Evaluation:
         return [_cells(row, own=row["mixer"] == self.name) for row in self.table.to_dict("records")]
 
     def lines(self) -> list[str]:
-        """All but the table: warnings, the verdict, its evidence."""
+        """Everything but the table: warnings, the verdict, its evidence."""
         found = [f"Warning: {warning}" for warning in self.warnings]
         if self.verdict is not None:
             found += [f"Verdict: {self.verdict.finding}", *(f"- {sentence}" for sentence in self.verdict.evidence)]
         return [*found, *([f"Report: {self.report}"] if self.report else [])]
 
     def plot(self, title: str = "") -> Chart:
-        """The map of the effects, with several seeds of their means; notebooks show it, `.save(path)` writes it."""
+        """A map of the effects, averaged over seeds; notebooks show it, and `.save(path)` writes it."""
         from mecheval.figures import heatmap
 
         return heatmap(mean_over_seeds(self.effects), title or self.title)
@@ -67,7 +67,7 @@ class Evaluation:
 
 
 def summarised(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a study's best runs as rows of the table: one for each mixer and width, over seeds the means."""
+    """A study's best runs as rows of the table: one for each mixer and width, with means over seeds."""
     import pandas as pd
 
     rows = []
@@ -84,7 +84,7 @@ def summarised(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean_over_seeds(effects: pd.DataFrame) -> pd.DataFrame:
-    """Effects that a map can show: one row for each intervention, the mean where there are several seeds."""
+    """Effects for a map: one row for each intervention, averaged over seeds."""
     if "seed" not in effects:
         return effects
     names = ["site", "block", "part", "kind", "role", "corruption", "direction"]
@@ -102,7 +102,7 @@ def _cells(row: dict[str, Any], own: bool) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns below each other: text to the left, numbers to the right."""
+    """A table as aligned text, with text to the left and numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     text = {HEADS.index("mixer"), HEADS.index("verdict")}
     return [
@@ -112,7 +112,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def write_page(result: Evaluation, path: Path) -> None:
-    """Write a page about an evaluation, with the face of a report, atomically."""
+    """Write an HTML page about an evaluation, in the style of a report; the write is atomic."""
     from mecheval.report.page import EVALUATION, page, page_spec
 
     data = {

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from mecheval.analysis import judged_on, measure, score
 from mecheval.config import RunConfig
-from mecheval.custom import said
-from mecheval.errors import UserError
+from mecheval.errors import UserError, in_one_line, said
 from mecheval.evaluation.checks import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import check_sites, sites_of
 from mecheval.evaluation.result import COLUMNS, Evaluation, summarised, write_page
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEW = 5
-"""Documents of the checks."""
+"""Number of documents that the checks use."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 """Files that could run code when they are loaded."""
 
@@ -47,7 +46,7 @@ def evaluate_model(
     mixers: Sequence[str] = (), sites: Sequence[str] | None = None, n: int = 320, split: str = "test", seed: int = 0,
     name: str | None = None, compare: bool = True, store: str | Path = DEFAULT_STORE, report: str | Path | None = None,
 ) -> Evaluation:  # fmt: skip
-    """Intervene on a model as it is; nothing is trained. See `evaluate`."""
+    """Intervene on a trained model without training it further. See `evaluate`."""
     written = None if report is None else check_page(report)
     made = task
     if isinstance(model, str | Path):
@@ -83,7 +82,7 @@ def evaluate_model(
 
 
 def _check(name: str, model: nn.Module, task: Task, tokens: Tensor) -> None:
-    """What can be wrong with a model, each in one line."""
+    """Check a model; every mistake is reported in one line."""
     with torch.no_grad(), _tables_watched(model, tokens, task):
         try:
             logits = model(tokens)
@@ -123,13 +122,13 @@ def _check_causal(name: str, model: nn.Module, task: Task, tokens: Tensor, logit
 
 
 def _finite(logits: Tensor) -> Tensor:
-    """Tokens that are ruled out by -inf take no part in comparisons."""
+    """Logits for comparisons: tokens that are ruled out by -inf take no part."""
     return logits.nan_to_num(neginf=0.0, posinf=0.0)
 
 
 @contextmanager
 def _tables_watched(model: nn.Module, tokens: Tensor, task: Task) -> Iterator[None]:
-    """Report an index beyond an embedding before it is looked up: on a GPU it would end the process."""
+    """Report a token beyond the embedding before it is looked up: on a GPU, that would end the process."""
 
     def watch(path: str) -> Any:
         def look(table: nn.Embedding, arguments: tuple[Any, ...]) -> None:
@@ -154,7 +153,7 @@ def _tables_watched(model: nn.Module, tokens: Tensor, task: Task) -> Iterator[No
 
 
 def _with_others(row: dict[str, Any], task: Task, store: Store | None) -> pd.DataFrame:
-    """The row, and below it the built-in mixers that the store has on exactly this task: of each its best."""
+    """The model's row, then the best run of each built-in mixer that the store has on exactly this task."""
     import pandas as pd
 
     own = pd.DataFrame([row], columns=list(COLUMNS))
@@ -167,7 +166,7 @@ def _with_others(row: dict[str, Any], task: Task, store: Store | None) -> pd.Dat
 
 
 def _as_they_are(task: Task, store: Store) -> list[RunConfig]:
-    """Done runs on this task of two layers of a built-in mixer, with no option changed."""
+    """Finished runs on this task with two layers of a built-in mixer and its default options."""
     wanted = {"name": task.name, **task.options.model_dump(mode="json")}
     found = []
     for row in rows_of(store):
@@ -201,8 +200,8 @@ def load_checkpoint(path: str | Path) -> nn.Module:
                 folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
                 output_loading_info=True,
             )  # fmt: skip
-        except Exception as error:  # whatever a library says of a damaged or unknown checkpoint is the user's to know
-            raise UserError(f"cannot load {folder}: {' '.join(str(error).split())[:300]}") from None
+        except Exception as error:  # libraries raise errors of many kinds
+            raise UserError(f"cannot load {folder}: {in_one_line(error)[:300]}") from None
     missing = sorted(info["missing_keys"])
     if missing:
         raise UserError(f"{folder} is no whole language model: it has no weights for {', '.join(missing[:3])}.")
@@ -212,7 +211,7 @@ def load_checkpoint(path: str | Path) -> nn.Module:
 
 
 def checkpoint_task(path: str | Path, task: str, options: Mapping[str, Any] | None = None) -> Task:
-    """A task by its name; one that reads text (it has an option `tokenizer`) with the checkpoint's own tokenizer."""
+    """A task by name; a task about text, which has an option `tokenizer`, gets that of the checkpoint."""
     given = dict(options or {})
     if "tokenizer" in TASKS.get(task).Options.model_fields:
         given.setdefault("tokenizer", str(path))
@@ -221,7 +220,7 @@ def checkpoint_task(path: str | Path, task: str, options: Mapping[str, Any] | No
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Inside, transformers prints neither progress nor warnings; afterwards it does so as before."""
+    """Inside, transformers prints neither progress nor warnings."""
     logging: Any = import_module("transformers.utils.logging")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

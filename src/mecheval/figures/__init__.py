@@ -1,4 +1,4 @@
-"""Charts of study tables and effects, and charts to files; this needs no model, network or browser."""
+"""Charts of study tables and effects, and how they are saved; none of it needs a model, a network or a browser."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.figures.calibration import calibration
-from mecheval.figures.capacity import capacity
 from mecheval.figures.convergence import convergence
 from mecheval.figures.heatmap import heatmap
-from mecheval.figures.html import html
 from mecheval.figures.lines import curves, faithfulness
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
+from mecheval.figures.points import calibration, capacity, shares
 from mecheval.figures.reads import inside
-from mecheval.figures.shares import shares
 from mecheval.figures.states import states
-from mecheval.figures.vegalite import SCALE, Chart
+from mecheval.figures.vegalite import SCALE, Chart, html
 from mecheval.files import write_output
 from mecheval.store import Store
 from mecheval.store.store import snapshot_of

@@ -37,7 +37,7 @@ COLOURS = {
 }  # fmt: skip
 """Colour of a role, pale enough for black text; where a position has several roles, the first of these counts."""
 OTHERS = ("#ffd166", "#9bd8a8", "#efb9e6", "#a5dfee", "#dcdcdc")
-"""Colours of roles of other names, in their order."""
+"""Colours of roles with other names, in order."""
 PLAIN = "#f4f4f4"
 """Colour of a token without a role."""
 HEIGHT = 22.0
@@ -52,7 +52,7 @@ LABEL, LEADING = 10.0, 13.0
 
 @dataclass
 class Canvas:
-    """A sheet and its content so far; every shape says `what` it stands for, for readers of the data."""
+    """A sheet and its content so far; every shape records `what` it represents, for readers of the data."""
 
     width: float
     height: float

@@ -1,4 +1,4 @@
-"""Runs to cells of a chart: seeds become one number with its range, and a cell without a number says why."""
+"""Runs as cells of a chart: seeds become one number with its range, and a cell without a number says why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mecheval.studies.axes import named, plain, say
 from mecheval.types import MISSING
 
 APART = 0.1
-"""Difference of seeds above which a cell is marked, because the mean stands for none of them."""
+"""Difference between seeds above which a cell is marked, because the mean describes none of them."""
 UNLEARNT = "not learnt"
 """The status of runs that are left out because there is nothing to attribute."""
 STATES = {
@@ -92,7 +92,7 @@ def _summary(runs: Sequence[Mapping[str, Any]], column: str) -> Cell:
 
 
 def few(texts: Iterable[str | None]) -> str:
-    """The first different texts in one line."""
+    """The first few distinct texts in one line."""
     there = list(dict.fromkeys(text for text in texts if text))
     return ", ".join(there[:FEW]) + ", …" * (len(there) > FEW) if there else MISSING
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
-from mecheval.figures.vegalite import FILL, Chart, Spec, below, field, finish, ink, layer, panel
+from mecheval.figures.vegalite import FILL, Chart, Spec, below, field, finish, ink, layer, panel, rows_of
 from mecheval.sites import Site, sites_in
 from mecheval.types import MISSING, in_order, is_on_maps
 
@@ -51,7 +50,6 @@ def heatmap(effects: pd.DataFrame, title: str = "What each site restores, by rol
 
 def _panel(part: pd.DataFrame, name: str, roles: list[str], said: str, *, first: bool) -> Spec:
     """The sites of one layer; the first panel has the names of the roles above it."""
-    rows = json.loads(part.to_json(orient="records"))  # which turns NaN into null
     legend = {"title": said, "values": [0, 0.5, 1], "format": ".1f"}
     shared = {
         "x": field("role:N", sort=roles, title=None, axis={"orient": "top", "labelAngle": 0, "labels": first}),
@@ -65,7 +63,9 @@ def _panel(part: pd.DataFrame, name: str, roles: list[str], said: str, *, first:
     numbers = layer("text", {"text": field("label:N"), "color": ink("shown")}, fontSize=11)
     beside = {"orient": "left", "angle": 0, "anchor": "end", "align": "left", "baseline": "top"}
     width, height = ({"step": step} for step in STEPS)
-    return panel([cells, numbers], width, height, rows, encoding=shared, title={"text": name, "fontSize": 11, **beside})
+    return panel(
+        [cells, numbers], width, height, rows_of(part), encoding=shared, title={"text": name, "fontSize": 11, **beside}
+    )
 
 
 def one_kind(effects: pd.DataFrame) -> pd.DataFrame:
@@ -77,7 +77,7 @@ def one_kind(effects: pd.DataFrame) -> pd.DataFrame:
 
 
 def direction_of(effects: pd.DataFrame) -> str:
-    """The direction of the interventions, which is restore in tables that do not say."""
+    """The direction of the interventions; `restore` in tables without that column."""
     return str(effects["direction"].iloc[0]) if "direction" in effects and len(effects) else "restore"
 
 

@@ -28,11 +28,11 @@ SIDE = (170, 120)
 LARGE = (460, 260)
 """Pixels across and down of a figure of one panel."""
 COLOURS = (*reversed(vl.HUES.values()), *vl.OTHER_HUES)
-"""Colours of lines that are not mixers."""
+"""Colours of lines that do not stand for mixers."""
 POINTS = 150
-"""Most points of one curve; more cannot be seen."""
+"""Largest number of points of one curve; more could not be seen."""
 DIGITS = 4
-"""Decimals of the numbers in a line."""
+"""Decimal places of the numbers in a line."""
 THOUSANDS = "datum.value < 1000 ? datum.value : format(datum.value, '~s')"
 STEP = vl.field(
     "step:Q", title="step", scale={"type": "log", "nice": False},
@@ -45,7 +45,7 @@ STEP = vl.field(
 MOST_LABELS = 10
 """Most colours whose names stand at the ends of their curves; more have a legend."""
 APART = 15.0
-"""Pixels between two names."""
+"""Smallest distance between two names, in pixels."""
 LABEL: dict[str, Any] = {"angle": 315, "align": "left", "baseline": "middle", "dx": 4, "dy": -4, "fontSize": 11}
 CROSS: dict[str, Any] = {"shape": "M-1,-1L1,1M-1,1L1,-1", "size": 40, "strokeWidth": 1.5, "opacity": 1}
 

@@ -1,4 +1,4 @@
-"""The mechanism of single runs as it forms: restored shares along training."""
+"""How the mechanism of single runs forms: restored shares during training."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _texts(run: str, row: dict[str, Any]) -> dict[str, str]:
 
 
 def _named(every: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The same with a `name` that no other run has and that is as short as possible."""
+    """The same texts with a `name` that is unique among the runs, and as short as possible."""
     parts = [[texts[axis] for axis in ("task", "mixer") if axis in texts] for texts in every]
     for axis, before in (("d_model", "d "), ("n_layers", ""), ("rate", "lr "), ("seed", "seed "), ("run", "")):
         if axis == "d_model" or len(set(map(tuple, parts))) < len(parts) or not all(parts):
@@ -115,7 +115,7 @@ def _has_interval(line: Line) -> bool:
 
 
 def _name(texts: dict[str, str], site: Site) -> list[str]:
-    """Which run, and where in it."""
+    """The title of a panel: which run, and which site."""
     return [cut(texts["name"], LONGEST), f"{site.part.removeprefix('mixer.')} of layer {site.block}"]
 
 

@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from html import escape
+from importlib import metadata
+from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
+
+from mecheval.files import sha256, write_atomic
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
 
 RAMP = (
     "#eff6fe", "#cbe2fc", "#a6cdfa", "#7fb8f8", "#55a3f6", "#3b8de2", "#2378ca", "#1a65ad", "#13528e", "#0d4071",
     "#072e55",
 )  # fmt: skip
-"""From 0 to 1: one hue whose lightness falls by the same amount at every step (OKLab), for any colour vision."""
+"""Colours from 0 to 1: one hue whose lightness falls evenly (in OKLab), for any colour vision."""
 WHITE_FROM = 6
 """Step of the ramp from which text on it is white, before it black: contrast is at least 4.5 everywhere."""
 GREY, FAINT = "#5c6670", "#dde2e7"
-"""Secondary text, with a contrast above 4.5 on white, and secondary lines."""
+"""Colours of secondary text, with a contrast above 4.5 on white, and of secondary lines."""
 
 HUES = {
     "mamba": "#d55e00", "hyena": "#cc79a7", "h3": "#e69f00", "delta_net": "#009e73", "based": "#0072b2",
@@ -74,6 +83,32 @@ GAP = 14
 NARROWEST = 320
 """Pixels that a title may use, however narrow its chart is."""
 PARTS = ("vconcat", "hconcat", "layer")
+VEGA = "window.vegaEmbed = vegaEmbed; window.dispatchEvent(new Event('vega'));"
+"""The end of the script: it gives Vega to the page and announces that it is ready."""
+ESCAPED = {sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+"""Characters that could end a script element or a line of it; in JSON they occur only inside strings."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:"
+"""What a browser lets the page do: nothing that reaches a network. Vega compiles its expressions."""
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+</head>
+<body>
+<div id="chart" role="img" aria-label="{description}"></div>
+<script type="application/json" id="spec">{spec}</script>
+<script>
+window.addEventListener("vega", () => {{
+  vegaEmbed("#chart", JSON.parse(document.getElementById("spec").textContent), {{ actions: false, renderer: "svg" }});
+}});
+</script>
+<!-- Vega and Vega-Lite, copyright University of Washington Interactive Data Lab and contributors, BSD-3-Clause -->
+<script type="module">{vega}</script>
+</body>
+</html>
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +173,12 @@ def field(shorthand: str, **options: Any) -> Spec:
     """An encoding by a field of the rows: `value:Q` is quantitative, `mixer:N` nominal, `d_model:O` ordinal."""
     name, _, kind = shorthand.rpartition(":")
     return {"field": name, "type": TYPES[kind], **options}
+
+
+def rows_of(frame: pd.DataFrame) -> list[Spec]:
+    """The rows of a table as plain data, NaN as null."""
+    found: list[Spec] = json.loads(frame.to_json(orient="records"))
+    return found
 
 
 def tooltips(names: Iterable[str], titles: Mapping[str, str] = {}) -> list[Spec]:
@@ -240,3 +281,38 @@ def _named_rows(spec: Spec) -> dict[str, list[Row]]:
         datasets[name] = list(rows)
         view["data"] = {"name": name}
     return datasets
+
+
+def html(chart: Chart) -> str:
+    """The page of one chart; texts reach it escaped, or as JSON."""
+    title = chart.description.partition(". ")[0]
+    return PAGE.format(
+        policy=POLICY, title=escape(title), description=escape(chart.description), spec=text_of(chart.spec),
+        vega=bundle(),
+    )  # fmt: skip
+
+
+@cache
+def bundle() -> str:
+    """Vega, Vega-Lite of the version that the charts are written for, and the script that embeds them.
+
+    Bundling takes two seconds, so the result is kept beside the compiled code of this module where possible.
+    """
+    import vl_convert
+
+    made_of = sha256(f"{metadata.version('vl-convert-python')} {version()} {VEGA}".encode())
+    kept = Path(cache_from_source(__file__)).with_name(f"vega-{made_of[:16]}.js")
+    with suppress(OSError, UnicodeError):
+        return kept.read_text(encoding="utf-8")
+    script: str = vl_convert.javascript_bundle(VEGA, vl_version=version()).replace("</script", "<\\/script")
+    with suppress(OSError):
+        write_atomic(kept, script)
+    return script
+
+
+def text_of(data: Any) -> str:
+    """JSON of tidy data that can stand inside a script element, whatever texts are in it."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for sign, written in ESCAPED.items():
+        text = text.replace(sign, written)
+    return text.encode("utf-8", "replace").decode()

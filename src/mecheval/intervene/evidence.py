@@ -61,7 +61,7 @@ class Verdict:
 
     def plot(self, title: str = "") -> Any:
         """The `mecheval.figures.Chart` of the shares, with intervals; notebooks show it, `.save(path)` writes it."""
-        return later("figures.shares.shares")(self, title or str(self.finding))
+        return later("figures.points.shares")(self, title or str(self.finding))
 
     def __str__(self) -> str:
         return "\n".join((str(self.finding), *(f"- {sentence}" for sentence in self.evidence)))

@@ -33,6 +33,10 @@ class MixerOptions(BaseModel):
 
     positions: ClassVar[Literal["none", "learned"]] = "none"
     """The position embeddings that a model uses unless the config names others."""
+    family: ClassVar[str] = "custom"
+    """The family of mixers that this one belongs to, as in docs/mixers.md."""
+    paper: ClassVar[str] = ""
+    """Who published it, and when."""
     added_later: ClassVar[frozenset[str]] = frozenset()
     """Options that came after runs were stored: at their defaults they are left out of plain data, so ids stay."""
 
@@ -40,6 +44,7 @@ class MixerOptions(BaseModel):
 class AttentionOptions(MixerOptions):
     """Options of attention."""
 
+    family, paper = "attention", "Vaswani et al. 2017"
     positions = "learned"
     num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
     bias: bool = Field(False, description="bias of the q, k, v projection; the output projection always has one")
@@ -56,6 +61,7 @@ def check_kernel(size: int) -> int:
 class BaseConvOptions(MixerOptions):
     """Options of BaseConv."""
 
+    family, paper = "convolution", "Arora et al. 2024"
     kernel_size: int | list[int] = Field(
         [3, LONG], description="taps by layer, repeating; one number = all layers; -1 = long"
     )
@@ -74,6 +80,7 @@ class BaseConvOptions(MixerOptions):
 class BasedOptions(MixerOptions):
     """Options of Based."""
 
+    family, paper = "linear attention", "Arora et al. 2024"
     kernel_size: int = Field(3, description="taps of its convolution layers; -1 = implicit long convolution")
     feature_dim: int = Field(8, ge=1, le=4096, description="f, width of a head's queries and keys")
     num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads of the linear attention")
@@ -88,6 +95,7 @@ class BasedOptions(MixerOptions):
 class DeltaNetOptions(MixerOptions):
     """Options of DeltaNet."""
 
+    family, paper = "delta rule", "Yang et al. 2024"
     num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
     use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
     conv_size: int = Field(4, ge=1, le=MAX_TAPS, description="their taps")
@@ -98,6 +106,7 @@ class DeltaNetOptions(MixerOptions):
 class H3Options(MixerOptions):
     """Options of H3."""
 
+    family, paper = "state space", "Fu et al. 2022"
     d_state: int = Field(1024, ge=2, le=1 << 17, multiple_of=2, description="N, states of each SSM")
     head_dim: int = Field(2, ge=1, le=MAX_WIDTH, description="P, channels of a head")
     l_max: int = Field(1024, ge=1, le=MAX_LENGTH, description="longest document")
@@ -106,6 +115,7 @@ class H3Options(MixerOptions):
 class HyenaOptions(MixerOptions):
     """Options of Hyena."""
 
+    family, paper = "convolution", "Poli et al. 2023"
     filter_order: int = Field(64, ge=1, le=4096, description="width of the filter's MLP")
     short_filter_order: int = Field(3, ge=1, le=MAX_TAPS, description="taps of the short convolution")
     filter_bias: bool = Field(False, description="skip term of the long convolution (off in the paper)")
@@ -115,6 +125,7 @@ class HyenaOptions(MixerOptions):
 class MambaOptions(MixerOptions):
     """Options of Mamba."""
 
+    family, paper = "state space", "Gu & Dao 2023"
     d_state: int = Field(16, ge=1, le=1 << 17, description="N, states of each channel")
     d_conv: int = Field(4, ge=0, le=MAX_TAPS, description="taps of the short convolution; 0 = no convolution")
     expand: int = Field(2, ge=1, le=256, description="E / D, channels for each model dimension")
@@ -123,6 +134,7 @@ class MambaOptions(MixerOptions):
 class Mamba2Options(MixerOptions):
     """Options of Mamba-2."""
 
+    family, paper = "state space", "Dao & Gu 2024"
     d_state: int = Field(64, ge=1, le=1 << 17, description="N, width of the keys B and the queries C")
     d_conv: int = Field(4, ge=0, le=MAX_TAPS, description="taps of the short convolution; 0 = no convolution")
     expand: int = Field(2, ge=1, le=256, description="E / D, channels for each model dimension")
@@ -140,6 +152,7 @@ class HeadOptions(MixerOptions):
 class GatedDeltaNetOptions(HeadOptions):
     """Options of Gated DeltaNet."""
 
+    family, paper = "delta rule", "Yang et al. 2024"
     use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
     head_dim: int | None = Field(
         None, ge=1, le=MAX_WIDTH, description="width of a head's keys; null: 3/4 of d_model / num_heads"
@@ -152,6 +165,7 @@ class GatedDeltaNetOptions(HeadOptions):
 class KDAOptions(HeadOptions):
     """Options of Kimi Delta Attention."""
 
+    family, paper = "delta rule", "Kimi Team 2025"
     use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
     head_dim: int | None = Field(
         None, ge=1, le=MAX_WIDTH, description="width of a head's keys; null: d_model / num_heads"
@@ -164,6 +178,7 @@ class KDAOptions(HeadOptions):
 class GLAOptions(HeadOptions):
     """Options of gated linear attention."""
 
+    family, paper = "linear attention", "Yang et al. 2023"
     expand_k: float = Field(0.5, gt=0, le=256, description="width of all keys for each model dimension")
     expand_v: float = Field(1.0, gt=0, le=256, description="width of all values for each model dimension")
     gate_low_rank_dim: int = Field(16, ge=1, le=MAX_WIDTH, description="rank of the map that gives the decay")
@@ -174,6 +189,7 @@ class GLAOptions(HeadOptions):
 class RetNetOptions(HeadOptions):
     """Options of RetNet."""
 
+    family, paper = "linear attention", "Sun et al. 2023"
     num_heads: int = Field(2, ge=1, le=MAX_WIDTH, description="heads; number h decays by 1 - 2^(-5-h)")
     expand_k: float = Field(1.0, gt=0, le=256, description="width of all keys for each model dimension")
     expand_v: float = Field(2.0, gt=0, le=256, description="width of all values for each model dimension")
@@ -184,6 +200,7 @@ class RetNetOptions(HeadOptions):
 class RWKV7Options(HeadOptions):
     """Options of RWKV-7."""
 
+    family, paper = "delta rule", "Peng et al. 2025"
     use_short_conv: bool = Field(False, description="short convolutions on r, k and v, beside the token shift")
     token_shift: bool = Field(True, description="mix every token with the one before it")
     low_rank_dim: int = Field(32, ge=1, le=MAX_WIDTH, description="rank of the maps that give decay, rate and gate")
@@ -193,6 +210,7 @@ class RWKV7Options(HeadOptions):
 class MesaNetOptions(HeadOptions):
     """Options of MesaNet."""
 
+    family, paper = "regression", "von Oswald et al. 2025"
     num_heads: int = Field(2, ge=1, le=MAX_WIDTH, description="heads")
     use_short_conv: bool = Field(True, description="short convolutions on q and k")
     head_dim: int | None = Field(None, ge=1, le=MAX_WIDTH, description="width of a head; null: d_model / num_heads")
@@ -203,6 +221,7 @@ class MesaNetOptions(HeadOptions):
 class RGLRUOptions(MixerOptions):
     """Options of the RG-LRU."""
 
+    family, paper = "diagonal", "De et al. 2024"
     lru_width: int | None = Field(None, ge=1, le=MAX_WIDTH, description="channels of the state; null: d_model")
     num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="blocks of the two gates' maps")
     conv1d_width: int = Field(4, ge=0, le=MAX_TAPS, description="taps of the short convolution; 0 = no convolution")
@@ -211,6 +230,7 @@ class RGLRUOptions(MixerOptions):
 class SlidingAttentionOptions(AttentionOptions):
     """Options of attention in a sliding window."""
 
+    family, paper = "attention", "Child et al. 2019"
     window: int = Field(16, ge=1, le=MAX_LENGTH, description="tokens that a position sees, itself among them")
     use_short_conv: bool = Field(False, description="short convolutions on q, k and v")
     conv_size: int = Field(4, ge=1, le=MAX_TAPS, description="their taps")

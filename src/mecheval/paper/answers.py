@@ -1,4 +1,4 @@
-"""The interpreter of `mecheval.paper.questions`: it makes each a list of parts (`mecheval.paper.estimates`)."""
+"""Answers to the questions of `mecheval.paper.questions`: each becomes a list of parts (`mecheval.paper.estimates`)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OUTCOMES: tuple[Outcome, ...] = ("reproduced", "contradicted", "inconclusive", "
 AXES = ("mixer", "task", "n_layers", "positions", "d_conv", "kernel_size", "d_model")
 """The axes of a setting in the order in which evidence names them; learning rates are chosen, and seeds are drawn."""
 COLUMNS = {"test_accuracy": "test accuracy", "dev_accuracy": "dev accuracy", "original": "likelihood"}
-"""What evidence calls a column."""
+"""What the evidence calls each column."""
 FEW = 4
-"""Most settings that evidence names; of more it names the first ones and counts the rest."""
+"""Largest number of settings that the evidence names; it counts the others."""
 WORDS = {"fails": "Fails", "unsure": "Undecided", "holds": "Holds", "open": "Not run"}
-"""What evidence calls the states of parts, in the order in which it names them."""
+"""What the evidence calls the states of parts, in the order in which it lists them."""
 
 
 class Cell(NamedTuple):
@@ -172,7 +172,7 @@ def _sides(q: asked.Sides, rows: pd.DataFrame, floor: float, documents: int) -> 
 
 
 def _compared(holds: str, cell: Sequence[Cell], floor: float) -> Iterator[tuple[str, Estimate, float, float]]:
-    """What a comparison says of the numbers of the sides: words, a number, and its range."""
+    """What a comparison claims about the sides: a description, a number, and the range in which it must lie."""
     each = [f"{name} {_shown(number)}" for name, number in cell]
     number = [number for _, number in cell]
     if holds in ("above", "level or above"):
@@ -232,7 +232,7 @@ def _layer(q: asked.Layer, rows: pd.DataFrame) -> list[Part]:
 
 
 def cells(rows: pd.DataFrame, among: pd.DataFrame, without: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The runs of each setting, which differ in their seeds (or learning rates) alone, and what sets it apart."""
+    """The runs of each setting, which differ only in seed or learning rate, and the setting's name."""
     axes = [axis for axis in AXES if axis in rows]
     apart = [axis for axis in axes if axis not in without and (axis == "d_model" or among[axis].nunique() > 1)]
     for place, cell in rows.groupby(axes, sort=False, dropna=False):
@@ -272,7 +272,7 @@ def percent(value: float) -> str:
 
 
 def _is_missing(cell: pd.DataFrame, values: Sequence[float]) -> bool:
-    """Whether a setting has no number yet; one that diverged has none, for that is how it ended."""
+    """Whether a setting still lacks a number; a setting whose runs all diverged will never have one."""
     return not values and bool((cell["status"] != "diverged").any())
 
 

@@ -1,4 +1,4 @@
-"""How a claim is decided: an interval for each number that it speaks of, and where that interval lies.
+"""How a claim is decided: by an interval for each number that it mentions, and by where that interval lies.
 
 A claim is one or more parts, and a part says that a number lies in a range: an accuracy above 0.84, a difference of two
 mixers above 0, a difference from the paper's number within 10 points. The number is estimated from our runs, with an
@@ -36,9 +36,9 @@ LEVEL = 0.95
 SPREAD = 1 / 4
 """Assumed standard deviation over seeds, on the logit scale: 6 points at 50 %, 2 at 90 %, 0.2 at 99 %."""
 PRIOR = 4
-"""Degrees of freedom that this assumption is worth: it counts as much as five seeds would."""
+"""Degrees of freedom of this assumption: it counts as much as five seeds would."""
 MANY = 3
-"""Seeds that it takes to contradict a claim."""
+"""Number of seeds needed to contradict a claim."""
 EVEN = 4
 """Answers, half of them right, that are added to those of a run before its error is computed."""
 
@@ -47,7 +47,7 @@ State = Literal["holds", "fails", "unsure", "open"]
 
 
 class Quantity(Protocol):
-    """What a part speaks of: anything that has an interval, and rests on so many seeds."""
+    """What a part is about: anything that has an interval and a number of seeds behind it."""
 
     @property
     def seeds(self) -> int: ...
@@ -76,11 +76,11 @@ class Estimate:
         return Estimate(self.value - other.value, error, freedom, seeds)
 
     def scaled(self, factor: float) -> Estimate:
-        """The same number in another unit."""
+        """The same number, scaled."""
         return Estimate(factor * self.value, factor**2 * self.variance, self.freedom, self.seeds)
 
     def shifted(self, by: float) -> Estimate:
-        """The same number from another zero."""
+        """The same number, shifted."""
         return Estimate(self.value + by, self.variance, self.freedom, self.seeds)
 
 
@@ -102,7 +102,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Count:
-    """How many of some differences are above zero: those that surely are, and those that may be."""
+    """How many of several differences are above zero: those that certainly are, and those that may be."""
 
     differences: tuple[Estimate, ...]
 
@@ -127,7 +127,7 @@ class Part(NamedTuple):
     group: str = ""  # parts of one width belong together
 
     def state(self, parts: int) -> State:
-        """Where the interval lies, for one of so many parts of a claim."""
+        """Where the interval lies, if the claim has this many parts."""
         if self.quantity is None:
             return "open"
         low, high = self.quantity.interval()
@@ -183,7 +183,7 @@ def _even(p: float, documents: int) -> float:
 
 
 def _of_documents(p: float, documents: int) -> float:
-    """The most that the variance of a mean over so many documents can be."""
+    """The largest possible variance of a mean over this many documents."""
     p = _even(p, documents)
     return p * (1 - p) / documents
 
@@ -202,7 +202,7 @@ def _at_least(hits: int, of: int, p: float) -> float:
 
 
 def _solve(is_below: Callable[[float], bool]) -> float:
-    """Where on [0, 1] a condition that holds from 0 on ends."""
+    """The point of [0, 1] at which a condition that holds at 0 stops holding."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2

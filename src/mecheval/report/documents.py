@@ -57,8 +57,7 @@ def _explore(folder: RunFolder) -> dict[str, Any]:
     published = (folder.path.parents[1] / "weights").is_dir()
     if not published and not (folder.weights / f"{LAST}.safetensors").exists():  # known without torch, which is slow
         return {"run": folder.id, "problem": f"run {folder.id} has no {LAST} weights."}
-    from mecheval.analysis.runs import alone, load_run
-    from mecheval.analysis.weights import published_model
+    from mecheval.analysis.runs import alone, load_run, published_model
 
     try:
         trained = (published_model(folder) if published else None) or load_run(folder, LAST)

@@ -13,9 +13,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from mecheval.figures.canvas import BAND, INK, PALE, PAPER, QUIET
-from mecheval.figures.html import bundle, text_of
 from mecheval.figures.lines import thinned
-from mecheval.figures.vegalite import FAINT, GREY, RAMP, WHITE_FROM, Chart, Spec, views
+from mecheval.figures.vegalite import FAINT, GREY, RAMP, WHITE_FROM, Chart, Spec, bundle, text_of, views
 from mecheval.studies.axes import ordered, plain, say
 
 if TYPE_CHECKING:  # slow to import

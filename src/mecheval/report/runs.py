@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mecheval.figures.by_mechanism import apart, meaning_of, mixer_names, setting_of, task_names, usual_values
 from mecheval.figures.heatmap import AFTER, BEFORE, in_depth
-from mecheval.figures.mechanism_rows import apart, meaning_of, mixer_names, setting_of, task_names, usual_values
 from mecheval.report.page import columns, tidy
 from mecheval.sites import Site, sites_in
 from mecheval.store import Store

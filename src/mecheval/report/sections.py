@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
 from mecheval.figures import curves, draw
-from mecheval.figures.by_mechanism import shares_figure, ways_figure
+from mecheval.figures.by_mechanism import mechanism_rows, shares_figure, ways_figure
 from mecheval.figures.matrix import pairs
-from mecheval.figures.mechanism_rows import mechanism_rows
 from mecheval.figures.mechanisms import TITLE
 from mecheval.figures.over_time import mechanism_over_time
 from mecheval.figures.vegalite import Spec

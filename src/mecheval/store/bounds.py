@@ -1,7 +1,7 @@
-"""Limits of what is shown from a store that someone else may have made, and why a run of it is left out.
+"""Limits on what is shown from a store of unknown origin, and the reasons for which a run is left out.
 
-A store can be damaged, written by another program, or made to do harm. Terminals, charts and pages show its runs only
-within these limits, which no run of this program comes near.
+A store may be damaged, written by another program, or malicious. Terminals, charts and pages show its runs only within
+these limits, which lie far above anything that this program writes.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ if TYPE_CHECKING:  # slow to import
     from duckdb import DuckDBPyConnection
 
 MOST_LAYERS = 128
-"""Most blocks of a model; the numbers of layers in the names of sites are below this."""
+"""Largest number of blocks in a model; the layer numbers in site names are smaller than this."""
 LONGEST_NAME = 80
-"""Most characters of a name: of a task, a mixer, a site, a role, or an option with its value."""
+"""Largest number of characters in the name of a task, mixer, site or role, or in an option with its value."""
 LONGEST_TEXT = 4_000
-"""Most characters of a text in whole sentences: a message, a summary, the evidence of a verdict."""
+"""Largest number of characters in a message, a summary, or the evidence of a verdict."""
 LARGEST_CONFIG = 20_000
-"""Most characters of a config as JSON; usual configs have about 1,000."""
+"""Largest number of characters in a config as JSON; configs usually have about 1,000."""
 DEEPEST_CONFIG = 5
-"""Most levels of mappings and lists in a config, itself included; usual configs have three."""
+"""Deepest nesting of mappings and lists in a config, itself included; configs usually have three levels."""
 LARGEST_STEP = 2**53
-"""The largest whole number that a chart, which computes with floats, can distinguish from its neighbours."""
+"""The largest whole number that charts, which compute in floating point, represent exactly."""
 LARGEST_NUMBER = 1e9
-"""The largest fraction; losses of runs that diverge may be larger, and are then missing."""
+"""The largest fraction that is shown; a diverging loss that exceeds it is treated as missing."""
 MOST_STEPS = 2_000
-"""Most steps of a run in table history, and along training; of more, some are kept, evenly, and the last."""
+"""Largest number of steps of a run in table history and in effects during training; longer ones are thinned evenly."""
 MOST_PLACES = 2_000
-"""Most pairs of a site and a role at which a run was intervened on; usual runs have some hundreds."""
+"""Largest number of (site, role) pairs in the effects of a run; runs usually have a few hundred."""
 
 ROUNDING = 1e-3
-"""By how much a mean of probabilities may be outside of its range."""
+"""How far outside [0, 1] rounding may take a mean of probabilities."""
 SHARES = ("original", "corrupted", "restored", "edited", "likelihood", "accuracy", "agreement", "hits")
-"""Ends of the names of columns that are probabilities, or shares of documents."""
+"""Suffixes of the names of columns that hold probabilities or shares of documents."""
 WHOLE_NUMBERS = {
     "d_model": (1, 2**20), "n_layers": (1, MOST_LAYERS), "seed": (0, 2**63 - 1), "steps": (0, LARGEST_STEP),
     "step": (0, LARGEST_STEP), "parameters": (0, LARGEST_STEP), "best_step": (0, LARGEST_STEP),
 }  # fmt: skip
-"""The smallest and the largest of the whole numbers of table runs, and of the same names in a config."""
+"""The smallest and largest value of each whole number in table runs, and of the same names in a config."""
 TEXTS = ("message", "summary", "evidence")
 """Columns that hold sentences; other texts are names."""
 PARTS = ("task", "mixer", "model", "optimiser", "schedule", "data", "evaluate", "machine")
@@ -55,11 +55,11 @@ KINDS = {
     type(None): "nothing", bool: "true or false", int: "a number", float: "a fraction", str: "text", list: "a list",
     dict: "a mapping",
 }  # fmt: skip
-"""Types of plain data, in words."""
+"""What messages call each type of plain data."""
 ON_THE_WAY = "training"
-"""The state of what was measured while a run was trained."""
+"""The `state` of rows that were measured during training."""
 ALONG = f"state IS NOT DISTINCT FROM '{ON_THE_WAY}'"
-"""SQL: whether a row was measured while its run was trained."""
+"""SQL condition that holds for rows measured during training."""
 APART = {
     "history": ("run", "step"),
     "scores": ("run", "state", "split", "step", "metric"),
@@ -67,19 +67,19 @@ APART = {
     "verdicts": ("run", "state", "split"),
     "ablations": ("run", "state", "split", "edit", "site", "role"),
 }
-"""Columns that distinguish the rows of a table; what was measured along training differs in its step, too."""
+"""Columns that identify a row of each table; rows measured during training are also identified by their step."""
 NEEDED = {"effects": ("step",), "ablations": ("step",), "verdicts": ("step", "label")}
-"""Further columns without which a row is of no use."""
+"""Further columns that a usable row must have."""
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
 def printable(text: str) -> str:
-    """The same text with a sign in place of each character that cannot be printed, such as a control character."""
+    """`text` with a replacement character for every character that cannot be printed, such as a control character."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in text)
 
 
 def name_of(text: str) -> str:
-    """A name as it can be shown; one that had to be changed ends in a digest, so that names stay different."""
+    """A name made safe to show; one that had to be changed ends in a digest, so that different names stay different."""
     if text.isprintable() and len(text) <= LONGEST_NAME:
         return text
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
@@ -87,13 +87,13 @@ def name_of(text: str) -> str:
 
 
 def text_of(text: str) -> str:
-    """Sentences as they can be shown, line by line."""
+    """Sentences made safe to show, with their line breaks kept."""
     short = text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
     return "\n".join(printable(line) for line in short.split("\n"))
 
 
 def bounds_of(column: str) -> tuple[float, float]:
-    """The smallest and the largest number of a column of fractions; numbers outside become missing."""
+    """The smallest and largest value that a column of fractions may show; values outside are treated as missing."""
     if column.endswith(SHARES):
         return -ROUNDING, 1 + ROUNDING
     if column in ("attribution", "drop"):
@@ -102,13 +102,13 @@ def bounds_of(column: str) -> tuple[float, float]:
 
 
 def is_site(name: str) -> bool:
-    """Whether a site has a name, and no layer beyond the limit."""
+    """Whether this can be the name of a site: it is not empty, and its layer is within the limit."""
     found = BLOCK.match(name)
     return bool(name) and (found is None or (len(found[1]) < 9 and int(found[1]) < MOST_LAYERS))
 
 
 def bounded_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of table runs, of a run that can be shown, within the limits; fractions out of their range are missing."""
+    """A row of table runs brought within the limits; fractions outside their range become None."""
     taken = dict(row)
     for column in RUNS.columns:
         value = row[column.name]
@@ -130,8 +130,8 @@ def row_problem(row: Mapping[str, Any]) -> str | None:
 def config_problem(config: Any) -> str | None:
     """Why a stored config cannot be used; None if it can.
 
-    Then it is small, shallow plain data; each of its parts that is there holds names and values; the names of task and
-    mixer are texts, and sizes and seed are whole numbers within the limits. Any part or option may be missing.
+    A usable config is small, shallow plain data. Each part that is present is a mapping, the names of task and mixer
+    are text, and sizes and seed are whole numbers within the limits. Any part or option may be missing.
     """
     if not isinstance(config, dict):
         return f"its config is {_kind(config)}, and not names and values"
@@ -162,7 +162,7 @@ def _number_problem(values: Mapping[str, Any], where: str) -> str | None:
 
 
 def _is_plain(value: Any, deepest: int) -> bool:
-    """Whether this is plain data (names are texts, numbers are finite and of 64 bits) of at most so many levels."""
+    """Whether this is plain data (text keys, finite 64-bit numbers) nested at most `deepest` levels."""
     kind = type(value)
     if kind is int:
         return bool(-(2**63) <= value < 2**63)
@@ -177,15 +177,15 @@ def _is_plain(value: Any, deepest: int) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """What something is, in words."""
+    """What a message calls the type of a value."""
     return KINDS.get(type(value), f"a {type(value).__name__}")
 
 
 def bound_table(connection: DuckDBPyConnection, table: Table) -> list[tuple[str, str]]:
-    """Bring a table within the limits; the runs that lost rows by that, each with what these rows are.
+    """Bring a table within the limits; returns the runs that lost rows, each with the reason.
 
-    Numbers outside of their range become missing, and texts are cut. Rows that lack one of the columns that identify
-    them, and rows that repeat another, are removed.
+    Numbers outside their range become NULL, and long texts are cut. Rows that lack an identifying column and rows that
+    repeat another are removed.
     """
     for column in table.columns:
         if column.type == "VARCHAR":
@@ -215,7 +215,7 @@ def bound_table(connection: DuckDBPyConnection, table: Table) -> list[tuple[str,
 
 
 def thin_steps(connection: DuckDBPyConnection, table: Table) -> None:
-    """Keep only some of very many steps along training, evenly, and the last."""
+    """Thin out the steps of runs that have too many, evenly, and keep the last one."""
     along = f"state = '{ON_THE_WAY}'" if "state" in APART[table.name] else "true"
     steps = f"SELECT DISTINCT run, step FROM {table.name} WHERE {along}"
     numbered = (
@@ -233,7 +233,7 @@ def _range(column: str, type_: str) -> tuple[float, float]:
 
 
 def _bound_texts(connection: DuckDBPyConnection, table: Table, column: str) -> None:
-    """Make the texts of a column printable; empty names, and sites beyond any layer, become missing."""
+    """Make the texts of a column printable; empty names and impossible sites become NULL."""
     changed = []
     for (text,) in connection.execute(f"SELECT DISTINCT {column} FROM {table.name}").fetchall():
         if text is None or column == "run":
@@ -249,7 +249,7 @@ def _bound_texts(connection: DuckDBPyConnection, table: Table, column: str) -> N
 
 
 def _removed(connection: DuckDBPyConnection, table: Table, which: str) -> Counter[str]:
-    """Remove rows, and count them by run."""
+    """Remove rows and return how many each run lost."""
     gone = connection.execute(f"DELETE FROM {table.name} WHERE {which} RETURNING run").fetchall()
     return Counter(str(run) for (run,) in gone)
 

@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mecheval.digests import sha256
 from mecheval.errors import UserError
-from mecheval.files import write_atomic
+from mecheval.files import sha256, write_atomic
 from mecheval.machine import environment
 from mecheval.store.guard import (
     Record,
@@ -55,10 +54,18 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.id = path, path.name
-        self.weights = path / "weights"  # folder of the trained weights, as safetensors
-        self.checkpoints = path / "checkpoint"  # folder of the checkpoints from which interrupted training resumes
         self._status, self._lock = path / "status.json", path / "lock"
         self._fresh: dict[str, str] = {}  # checksums of what this object wrote since the last status
+
+    @property
+    def weights(self) -> Path:
+        """Folder of the trained weights, as safetensors."""
+        return self.path / "weights"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints from which interrupted training resumes."""
+        return self.path / "checkpoint"
 
     def table(self, name: str) -> Path:
         """Parquet file of the table, or of the one behind the view, called `name`; older runs may have another one."""

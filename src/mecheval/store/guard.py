@@ -26,8 +26,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mecheval.digests import run_id, sha256
 from mecheval.errors import UserError
+from mecheval.files import run_id, sha256
 from mecheval.store.schema import RUNS
 
 MOST_FILES = 10_000

@@ -26,9 +26,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mecheval.digests import sha256
-from mecheval.errors import UserError
-from mecheval.files import write_atomic
+from mecheval.errors import UserError, in_one_line, said
+from mecheval.files import sha256, write_atomic
 from mecheval.store.guard import StoreError, check_tree, read_file, read_record, write_record, writing
 from mecheval.store.published import Published
 from mecheval.store.schema import WHOLE
@@ -184,7 +183,7 @@ class Mirror:
         try:
             yield
         except Exception as error:
-            raise StoreError(f"cannot {what} {self.url}: {_said(error)}.") from error
+            raise StoreError(f"cannot {what} {self.url}: {said(error)}.") from error
 
 
 def is_url(store: str | Path) -> bool:
@@ -285,13 +284,9 @@ def _open(url: str) -> tuple[Any, str]:
     try:
         fs, path = fsspec.core.url_to_fs(url.rstrip("/"))
     except Exception as error:
-        why = " ".join(str(error).split()) if isinstance(error, ImportError) else _said(error)
+        why = in_one_line(error) if isinstance(error, ImportError) else said(error)
         raise UserError(f"cannot open {url}: {why}.") from None
     return fs, str(path)
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _local(store: str | Path, run: str) -> Path:

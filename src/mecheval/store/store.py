@@ -21,8 +21,10 @@ from mecheval.store.guard import Record, StoreError, blank, refuse_links
 from mecheval.store.schema import EFFECTS, LONGEST_TEXT, RUNS, STORED, TABLES, VIEWS, WHOLE, Table
 from mecheval.store.tables import (
     MOST_MEMORY,
+    MOST_SECONDS,
     bounded_frame,
     connect,
+    interrupted_after,
     load_rows,
     load_runs,
     make_view,
@@ -124,10 +126,12 @@ class Store:
         """
         import duckdb
 
+        if not sql.isascii() and any("\ud800" <= sign <= "\udfff" for sign in sql):
+            raise UserError("this SQL holds half a character (a surrogate).")
         mentioned = [table for table in TABLES.values() if re.search(rf"\b{table.name}\b", sql, re.IGNORECASE)]
         with self._database(mentioned or TABLES.values()) as connection:
             try:
-                with growing_by(MOST_MEMORY):
+                with growing_by(MOST_MEMORY), interrupted_after(MOST_SECONDS, connection):
                     if connection.execute(sql) is not None:  # it is None where there is no statement
                         return bounded_frame(connection)
                 problem = "this SQL says nothing."
@@ -156,7 +160,7 @@ class Store:
     ) -> dict[str, Path]:
         """Make `table` from files of these runs, and return them; what cannot be used is left out with a warning."""
         if table is RUNS:
-            load_rows(connection, table, [record.row for record in records.values()], parsed=True)
+            load_rows(connection, table, [record.row for record in records.values()], cleaned=True)
             return {}
         files = {run: path for run, record in records.items() if record.row["status"] in WHOLE
                  and (path := self._checked(run, record, table)) is not None}  # fmt: skip

@@ -8,7 +8,9 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +39,10 @@ MAX_VALUES, MAX_BYTES = 50_000_000, 1_000_000_000
 """Most values (rows times columns) of an answer, and most bytes: a frame lies outside of DuckDB's memory."""
 MOST_MEMORY = 3 << 30
 """Most bytes that this process may reserve for one query: DuckDB does not count texts that an expression makes."""
-LONGEST_ANSWER = 10_000_000
-"""Most characters of one value of an answer: to show it takes many times as long as to read it."""
+MOST_SECONDS = 60.0
+"""Seconds after which a query is stopped: those of this package take about one on thousands of runs."""
+LONGEST_ANSWER, LONGEST_LIST = 10_000_000, 1_000_000
+"""Most characters of one value of an answer, and most elements of a list: to show it takes longer than to read it."""
 
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,  # row order, and so the bytes of a file, must not depend on the machine
@@ -57,6 +61,17 @@ def connect() -> DuckDBPyConnection:
     return duckdb.connect(":memory:", config=SETTINGS)
 
 
+@contextmanager
+def interrupted_after(seconds: float, connection: DuckDBPyConnection) -> Iterator[None]:
+    """Inside, what the connection computes is stopped after so many seconds."""
+    timer = threading.Timer(seconds, connection.interrupt)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def seal(connection: DuckDBPyConnection) -> None:
     """Close the database to the world for good: from here on its SQL reads and writes no file.
 
@@ -66,10 +81,14 @@ def seal(connection: DuckDBPyConnection) -> None:
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
 
-def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows, parsed: bool = False) -> None:
-    """Make `table` from `rows`, which have exactly its columns; None and NaN are NULL. See `Column.clean`."""
+def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows, *, cleaned: bool = False) -> None:
+    """Make `table` from `rows`, which have exactly its columns; None and NaN are NULL.
+
+    `cleaned` says that the values have been through `Column.clean` already.
+    """
     table.check(rows)
-    values = [[_plain(column.clean(row.get(column.name), parsed)) for row in rows] for column in table.columns]
+    columns = [(column, [row.get(column.name) for row in rows]) for column in table.columns]
+    values = [[_plain(each if cleaned else column.clean(each)) for each in given] for column, given in columns]
     _create(connection, table)
     lists = ", ".join(f"unnest(?::{column.type}[])" for column in table.columns)  # much faster than row by row
     connection.execute(f"INSERT INTO {table.name} SELECT {lists}", values)
@@ -208,6 +227,12 @@ def bounded_frame(connection: DuckDBPyConnection) -> pd.DataFrame:
             if longest > LONGEST_ANSWER:
                 most = f"at most {LONGEST_ANSWER:,} are shown, and left({name}, 100) takes the first 100"
                 raise UserError(f"column {str(name)[:80]} has a value of {longest:,} characters; {most}.")
+        for name, column in frames[-1].items():
+            if column.dtype != "object":
+                continue
+            lengths = (len(value) for value in column if isinstance(value, Sized) and not isinstance(value, str))
+            if max(lengths, default=0) > LONGEST_LIST:
+                raise UserError(f"column {str(name)[:80]} has a list of more than {LONGEST_LIST:,} elements.")
         vectors = min(CHUNK, max(1, CHUNK_BYTES * vectors // max(1, int(here.sum()))))
     return frames[0] if len(frames) < 3 else pd.concat(frames[:-1], ignore_index=True)
 
@@ -249,6 +274,8 @@ def one_line(error: Exception) -> str:
 
     if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
         return f"this takes more than {MEMORY} of memory; ask for fewer rows or columns."
+    if isinstance(error, duckdb.InterruptException):
+        return f"this takes more than {MOST_SECONDS:.0f} seconds; ask for fewer rows or columns."
     line = " ".join(re.split(r"\nLINE \d+:", str(error))[0].split())
     return line if line.endswith((".", "!", "?")) else f"{line}."
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mecheval.digests import run_id
-from mecheval.files import safetensors_header
+from mecheval.files import run_id, safetensors_header
 from mecheval.store.folder import RunFolder, RunHeld
 from mecheval.store.guard import StoreError, check_tree, writing
 from mecheval.store.schema import STORED, WHOLE
@@ -78,7 +77,7 @@ def _belongs(origin: Any, run: str, state: str) -> bool:
 
 
 def clean(store: Store, dry_run: bool = False) -> list[Removal]:
-    """Remove what no run needs: rests of killed writers, checkpoints of finished runs, folders without a run.
+    """Remove what no run needs: leftovers of killed processes, checkpoints of finished runs, folders without a run.
 
     Results are never removed, nor anything of a run that a process holds.
     """
@@ -103,7 +102,7 @@ def _removable(folder: RunFolder) -> list[Removal]:
         if any(path.is_file() and path.name != "lock" and path.suffix != ".part" for path in folder.path.rglob("*")):
             return []  # something that we did not make
         return [Removal(folder.path, "a folder without a run", _size(folder.path))]
-    found = [Removal(path, "rest of a killed process", path.stat().st_size) for path in folder.leftovers()]
+    found = [Removal(path, "leftover of a killed process", path.stat().st_size) for path in folder.leftovers()]
     if folder.checkpoints.exists() and folder.status()["status"] in WHOLE:
         found.append(Removal(folder.checkpoints, "checkpoints of a finished run", _size(folder.checkpoints)))
     return found

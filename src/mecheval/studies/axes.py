@@ -14,7 +14,7 @@ MIXERS = ("attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba"
 """The paper's mixers in the order of all tables and charts, from top to bottom."""
 NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kernel_size": "kernel", "layer": "layer",
          "pairs": "pairs", "hops": "hops"}  # fmt: skip
-"""Titles of axes whose values do not speak for themselves."""
+"""Titles of axes whose values need an explanation."""
 FALLING = ("lr", "d_conv")
 """Axes from the largest value down, as in the paper."""
 TEXTS = {
@@ -65,12 +65,12 @@ def ordered(axis: str, values: Iterable[Any]) -> list[Any]:
 
 
 def is_custom(mixer: Any) -> bool:
-    """Whether a mixer, or one of a pattern, is a user's own: its name carries the digest of a file."""
+    """Whether a mixer, or one in a pattern, is a custom mixer: its name carries the digest of a file."""
     return MARK in str(mixer)
 
 
 def say(axis: str, value: Any) -> str:
-    """A value as people read it: 3e-4, none, long, 2 layers."""
+    """A value as tables and charts show it: 3e-4, none, long, 2 layers."""
     if value is None:
         return MISSING
     if (axis, value) in TEXTS:

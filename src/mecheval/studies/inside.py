@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mecheval.errors import UserError
 from mecheval.mixers.options import BUILT_IN
 from mecheval.store import Store, StoreError
-from mecheval.studies.mixers import on_both_tasks
+from mecheval.studies.beyond import on_both_tasks
 from mecheval.studies.study import Study
 from mecheval.sweep import Point
 

@@ -1,7 +1,7 @@
 """Learning rates searched for with Optuna, setting by setting, in place of a study's fixed ones.
 
 Every rate that is tried is an ordinary run of the store. A rate depends only on the setting and on what the rates
-before it achieved, so that the same search, started again, finds its runs done and goes on where it was.
+before it achieved, so that the same search, started again, finds its runs done and resumes from there.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from mecheval.errors import UnknownName
+from mecheval.machine import Request, stop_requests
 from mecheval.store import Store
 from mecheval.sweep.job import Event, Job, Report, work
-from mecheval.training.signals import Request, stop_requests
 
 LOOK_SECONDS = 0.2
 """Seconds until a signal, or a run that has become free, is noticed while nothing else happens."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from mecheval.config import RunConfig, run_config
-from mecheval.errors import UnknownName, UserError
+from mecheval.errors import UnknownName, UserError, said
 from mecheval.store import RunFolder, RunHeld, Store
 from mecheval.training.watch import Quiet, Start, tracker
 from mecheval.types import LAST
@@ -120,7 +120,7 @@ def work(
     except RunHeld as error:
         status, message = "held", str(error)
     except Exception as error:  # one run's failure is no reason to stop the others
-        status, message = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
+        status, message = "failed", said(error)
     report(Event(job.run, "end", watcher.at, watcher.accuracy, status, message))
     return status
 

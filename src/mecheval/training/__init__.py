@@ -1,4 +1,4 @@
-"""Training: from a config to a whole run in the store."""
+"""Training: from a config to a finished run in the store."""
 
 from typing import TYPE_CHECKING
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 __all__ = ["Interrupted", "progress", "tracker", "train"]
 
 _FILES = {"Interrupted": "loop", "train": "loop", "progress": "progress", "tracker": "watch"}
-"""Imported when first used: who reads signals or times alone does not wait for torch."""
+"""Imported when first used, so that watchers and progress displays do not wait for torch."""
 __getattr__ = lazily(__name__, _FILES)

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from safetensors.torch import load, save
 from torch import Tensor
 
-from mecheval.digests import of_data, sha256
-from mecheval.files import write_atomic
+from mecheval.files import of_data, sha256, write_atomic
 from mecheval.store import writing
 
 KEPT = 2

@@ -1,4 +1,4 @@
-"""The training loop: from a config to a whole run in the store, however often it is interrupted."""
+"""The training loop: from a config to a finished run in the store, however often it is interrupted."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from mecheval.analysis import Scores, judged_on, measure, score
 from mecheval.analysis.runs import alone
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
-from mecheval.machine import changed
+from mecheval.machine import Request, changed, stop_requests
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
 from mecheval.store.bounds import ON_THE_WAY
 from mecheval.store.guard import refuse_links
 from mecheval.store.schema import RUNS, WHOLE
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
-from mecheval.training.data import TrainingData, evaluation_set
-from mecheval.training.signals import Request, stop_requests
-from mecheval.training.state import Training
+from mecheval.training.state import Training, TrainingData, evaluation_set
 from mecheval.training.watch import Start, Watcher, Watchers
 from mecheval.types import LAST, Questions
 
@@ -70,7 +68,7 @@ def train(
 
 
 def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
-    """Continue from the newest good checkpoint, if there is one, and say what begins."""
+    """Restore the newest intact checkpoint, if there is one, and announce the run."""
     config = state.config
     said: list[str] = []
     checkpoint = read_checkpoint(folder.checkpoints, config.id, said.append)
@@ -97,7 +95,7 @@ def _steps(
     folder: RunFolder, state: Training, data: TrainingData, dev: list[Questions], watcher: Watcher, pause: float,
     request: Request, after_saving: Callable[[], None] | None,
 ) -> str:  # fmt: skip
-    """Step until the end, an early stop, or a loss that is not finite; `done` or `diverged`."""
+    """Step until the end, an early stop, or a loss that is not finite; returns `done` or `diverged`."""
     config = state.config
     steps, every = config.data.steps, config.evaluate.every
     saved = time.monotonic()
@@ -128,7 +126,7 @@ def _steps(
 
 
 def _probe(state: Training, task: Task) -> None:
-    """Intervene on the model as it is now, on dev documents; the rows wait in the state for the end of the run."""
+    """Intervene on the current model with dev documents; the rows are kept in the state until the run ends."""
     began = time.monotonic()
     given = state.config.evaluate
     clean, corrupted = judged_on(task, given.interchange_documents, "dev", given.seed)
@@ -139,7 +137,7 @@ def _probe(state: Training, task: Task) -> None:
 
 
 def _stops_early(state: Training) -> bool:
-    """After a row that is good enough, or too many that were no better."""
+    """Whether the last evaluation is good enough, or too many have brought no improvement."""
     given = state.config.evaluate
     if not state.history or state.history[-1]["step"] != state.step:
         return False
@@ -179,7 +177,7 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
 
 
 def _remove_checkpoints(folder: RunFolder) -> None:
-    """What is not a folder of this run, such as a link to one elsewhere, is left alone."""
+    """Remove the run's checkpoints, but never follow a link to a folder elsewhere."""
     refuse_links(folder.checkpoints, folder.path.parent)
     shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
@@ -192,7 +190,7 @@ def _columns(prefix: str, scores: Scores | None) -> dict[str, float]:
 
 @contextmanager
 def _ending(folder: RunFolder, state: Training, watcher: Watcher) -> Iterator[None]:
-    """Whatever happens, the status records it and the watchers hear of it."""
+    """Record in the status how the run ends, and notify the watchers."""
     status, scores = "failed", {}
     try:
         yield

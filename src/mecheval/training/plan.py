@@ -1,4 +1,4 @@
-"""What a run would be and take, from a few timed steps."""
+"""The size of a run and the time that it would take, from a few timed steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from mecheval.analysis.runs import alone
 from mecheval.config import RunConfig
 from mecheval.store import Store
 from mecheval.store.schema import WHOLE
-from mecheval.training.data import TrainingData, evaluation_set
 from mecheval.training.progress import duration
-from mecheval.training.state import Training
+from mecheval.training.state import Training, TrainingData, evaluation_set
 
 WARM, TIMED = 3, 12
 
@@ -46,7 +45,7 @@ class Plan:
 
 
 def plan(config: RunConfig, store: Store) -> Plan:
-    """Build the model, time steps and one evaluation, and throw all away."""
+    """Build the model, time some steps and one evaluation, and discard everything."""
     folder = store.folder(config.id)
     found = folder.status()
     task = config.build_task()

@@ -1,4 +1,4 @@
-"""What a terminal, or a log file, shows of a training run."""
+"""The display of a training run in a terminal or a log file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFRESH = 1 / 8
 RECENT = 10.0
 """Seconds over which the rate is measured."""
 SMOOTH = 0.98
-"""The share of its past that the shown loss keeps at every step."""
+"""Smoothing factor of the displayed loss, per step."""
 MEASURES = ("likelihood", "accuracy")
 COLOURS = {"done": "green", "interrupted": "yellow", "diverged": "red", "failed": "red"}
 
@@ -31,7 +31,7 @@ def progress(console: Console, seconds: float = 5.0, clock: Callable[[], float] 
 
 
 def has_cursor(console: Console) -> bool:
-    """Whether lines can be drawn over, as on a terminal that is not dumb."""
+    """Whether lines can be redrawn, as on any terminal that is not dumb."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
@@ -46,7 +46,7 @@ class Pace:
         self._loss = self._weight = 0.0
 
     def step(self, step: int, loss: float) -> bool:
-        """Note a step; true when it is time to draw. Everything else waits for that: this is called at every step."""
+        """Record a step; returns whether it is time to draw. Called at every step, so it does nothing else."""
         self.at = step
         self._loss = SMOOTH * self._loss + loss
         self._weight = SMOOTH * self._weight + 1
@@ -138,7 +138,7 @@ class Bar(Lines):
             self._draw()
 
     def row(self, row: Mapping[str, float]) -> None:
-        """Take the dev scores, which are shown from the next drawing on."""
+        """Keep the dev scores for the next drawing."""
         self._row = dict(row)
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
@@ -171,12 +171,12 @@ def bars(*columns: str | int, **options: Any) -> Progress:
 
 
 def show(console: Console, line: str | Text) -> None:
-    """Print a line as it is: no markup, no colours of rich's own, not broken to the width."""
+    """Print a line unchanged: without markup, highlighting or line breaks."""
     console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def dimmed(line: str) -> Text:
-    """A line with dim words and bright numbers, so that the eye finds what changes."""
+    """A line with dim words and bright numbers, so that changes are easy to see."""
     text = Text(line, "dim")
     text.highlight_regex(r"\b(\d\S*|nan|inf)", "not dim")
     return text

@@ -1,22 +1,33 @@
-"""Everything that changes while a model trains, and the one step that changes it."""
+"""Training as a function of the step: its batch, its rate, all that it changes, and the step itself."""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mecheval import rng
 from mecheval.analysis import Scores
 from mecheval.config import RunConfig
-from mecheval.config.sections import Schedule
+from mecheval.config.run import Schedule
 from mecheval.errors import UserError
-from mecheval.tasks import Task
+from mecheval.tasks import Corpus, Task
 from mecheval.training.checkpoint import Checkpoint
 from mecheval.types import Questions
+
+DRAW = 64
+"""Batches of a stream that are drawn together; a document depends on its number alone, so this changes no number."""
+
+EVAL_TOKENS = 1 << 12
+"""Tokens in one evaluation pass: what fits the cache is faster than one big pass."""
+Row = dict[str, Any]
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def warmup_steps(schedule: Schedule, steps: int) -> int:
@@ -35,10 +46,6 @@ def rate(schedule: Schedule, step: int, steps: int) -> float:
     return 1 - done if schedule.decay == "linear" else 0.5 * (1 + math.cos(math.pi * done))
 
 
-Row = dict[str, Any]
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-
-
 class Best(NamedTuple):
     """The best state so far by dev accuracy, then likelihood."""
 
@@ -48,7 +55,7 @@ class Best(NamedTuple):
 
 
 class Training:
-    """A model on its way: weights, optimiser, step, history, best state, random state."""
+    """A model in training: weights, optimiser, step, history, best state, random state."""
 
     def __init__(self, config: RunConfig, task: Task) -> None:
         self.config, self.device = config, config.machine.device
@@ -77,7 +84,7 @@ class Training:
         return self.config.optimiser.lr * rate(self.config.schedule, step, self.config.data.steps)
 
     def advance(self, questions: Questions) -> float:
-        """Make one step; the loss before it. A loss that is not finite changes nothing."""
+        """Make one step and return the loss before it. A loss that is not finite changes nothing."""
         tokens, at, targets = questions
         self.optimiser.zero_grad()
         loss = F.cross_entropy(self.lm(tokens, at=at).flatten(0, 1), targets.flatten())
@@ -152,9 +159,64 @@ class Training:
 
 
 def check_device(device: str) -> None:
-    """An error, before anything is built, when this machine has no such device."""
+    """Raise an error, before anything is built, if this machine has no such device."""
     kind, _, number = device.partition(":")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise UserError(f"device {device}: PyTorch sees {torch.cuda.device_count()} CUDA devices here; try device cpu.")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise UserError("device mps: not available here; try device cpu.")
+
+
+def questions(corpus: Corpus, rows: NDArray[np.int64], device: str) -> Questions:
+    """The documents of these rows as tensors, each padded after its last prediction."""
+    return Questions(*(torch.from_numpy(array).to(device) for array in corpus.questions(rows)))
+
+
+class TrainingData:
+    """The batch of every step, as a function of the step alone: to continue a run is to ask for a later step.
+
+    A fixed set is read from end to end repeatedly; an epoch need not be a whole number of batches.
+    """
+
+    def __init__(self, config: RunConfig, task: Task) -> None:
+        self.task, self.seed, self.size = task, config.seed, config.data.batch_size
+        self.documents, self.shuffle = config.data.documents, config.data.shuffle
+        self.device = config.machine.device
+        self._corpus = None if self.documents is None else task.corpus(self.documents, "train", self.seed)
+        self._order = lru_cache(2)(self._drawn_order)
+        self._chunk = lru_cache(1)(self._drawn_chunk)
+
+    def batch(self, step: int) -> Questions:
+        """What step number `step` (from 0) is trained on."""
+        if self._corpus is None or self.documents is None:
+            chunk, place = divmod(step, DRAW)
+            return questions(self._chunk(chunk), np.arange(place * self.size, (place + 1) * self.size), self.device)
+        epochs, rows = np.divmod(np.arange(step * self.size, (step + 1) * self.size), self.documents)
+        if self.shuffle:
+            for epoch in np.unique(epochs):
+                rows = np.where(epochs == epoch, self._order(int(epoch))[rows], rows)
+        return questions(self._corpus, rows, self.device)
+
+    def _drawn_chunk(self, chunk: int) -> Corpus:
+        n = DRAW * self.size
+        return self.task.corpus(n, "train", self.seed, start=chunk * n)
+
+    def _drawn_order(self, epoch: int) -> NDArray[np.int64]:
+        """The order of the documents in one epoch; it depends on (seed, epoch) alone."""
+        return rng.permutation(rng.derived(rng.key(self.seed, "shuffle"), epoch), self.documents or 0)
+
+
+def evaluation_set(config: RunConfig, task: Task, split: str) -> list[Questions]:
+    """The documents of a split in pieces of similar length, so that short ones are not padded to the longest."""
+    documents = config.evaluate.documents
+    corpus = task.corpus(documents, split, config.evaluate.seed)
+    lengths = corpus.predict_at.max(axis=1).astype(np.int64) + 1
+    order = np.argsort(lengths, kind="stable")
+    pieces, first = [], 0
+    while first < documents:
+        last = first + 1
+        while last < documents and (last + 1 - first) * lengths[order[last]] <= EVAL_TOKENS:
+            last += 1
+        pieces.append(questions(corpus, order[first:last], config.machine.device))
+        first = last
+    return pieces

@@ -1,4 +1,4 @@
-"""Watchers hear what happens in a training run and cannot harm it; trackers send its history to other programs."""
+"""Watchers observe a training run and cannot harm it; trackers send its history to other programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from mecheval.errors import UnknownName, UserError
+from mecheval.errors import UnknownName, UserError, said
 from mecheval.store.guard import refuse_links
 
 
 @dataclass(frozen=True)
 class Start:
-    """The run that begins, as a watcher hears of it."""
+    """The run that begins, as watchers receive it."""
 
     run: str  # the run's id, 12 hex digits
     title: str  # e.g. "ar · mamba · d 64 · lr 0.003 · seed 0"
@@ -30,7 +30,7 @@ class Start:
 class Watcher(Protocol):
     """`begin`, then any number of `step` and `row`, then `end`; `say` at any time, also before and after.
 
-    Each method does nothing here, for watchers that are made from this one (`Quiet`).
+    Every method does nothing by default, for subclasses such as `Quiet`.
     """
 
     def begin(self, start: Start) -> None:
@@ -58,11 +58,11 @@ class Watcher(Protocol):
 
 
 class Quiet(Watcher):
-    """A watcher that does nothing: for tests and machines, and a base for those that hear only some things."""
+    """A watcher that does nothing: for tests, and as a base class of watchers that need only some of the events."""
 
 
 class Watchers:
-    """Many watchers as one. One that fails is dropped, which the others report; training never stops for it.
+    """Several watchers as one. One that fails is dropped, and the others report that; training never stops for it.
 
     They begin in order and end in reverse. Put the display last: a tracker may ask for a login before the bar is drawn,
     and the bar is gone before a tracker takes its time to finish. Only KeyboardInterrupt passes through, and even then
@@ -90,7 +90,7 @@ class Watchers:
         self._each(lambda watcher: watcher.say(message))
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
-        """Have each that began end, the last one first; a second call does nothing."""
+        """End every watcher that began, the last one first; a second call does nothing."""
         ending, self._to_end = self._to_end, []
         with ExitStack() as stack:  # the rest end also when Ctrl-C hits one of them
             for watcher in ending:
@@ -110,8 +110,7 @@ class Watchers:
                 self._to_end.remove(watcher)
                 with suppress(Exception, SystemExit):
                     watcher.end("interrupted", {})
-            reason = " ".join([f"{type(error).__name__}:", *str(error).split()])
-            self.say(f"{type(watcher).__name__} is off for the rest of this run: {reason}")
+            self.say(f"{type(watcher).__name__} is off for the rest of this run: {said(error)}")
 
 
 TRACKERS = ("tensorboard", "wandb", "wandb-offline")
@@ -146,7 +145,7 @@ class TensorBoard(Quiet):
         self._writer.add_text("config", text, self._step)
 
     def row(self, row: Mapping[str, float]) -> None:
-        """Write a row at once: rows are rare, and someone may be looking."""
+        """Write a row and flush it, because rows are rare and may be watched live."""
         self._step = int(row["step"])
         for tag, value in tagged(row).items():
             self._writer.add_scalar(tag, value, self._step)

@@ -21,27 +21,6 @@ D_MODEL, LENGTH, LAYERS = 64, 36, 2
 """The model whose mixers are listed: its width, the length of its documents in tokens, and its layers."""
 
 
-FAMILIES = {
-    "attention": ("attention", "Vaswani et al. 2017"),
-    "base_conv": ("convolution", "Arora et al. 2024"),
-    "based": ("linear attention", "Arora et al. 2024"),
-    "delta_net": ("delta rule", "Yang et al. 2024"),
-    "gated_delta_net": ("delta rule", "Yang et al. 2024"),
-    "gla": ("linear attention", "Yang et al. 2023"),
-    "h3": ("state space", "Fu et al. 2022"),
-    "hyena": ("convolution", "Poli et al. 2023"),
-    "kda": ("delta rule", "Kimi Team 2025"),
-    "mamba": ("state space", "Gu & Dao 2023"),
-    "mamba2": ("state space", "Dao & Gu 2024"),
-    "mesa_net": ("regression", "von Oswald et al. 2025"),
-    "retnet": ("linear attention", "Sun et al. 2023"),
-    "rg_lru": ("diagonal", "De et al. 2024"),
-    "rwkv7": ("delta rule", "Peng et al. 2025"),
-    "sliding_attention": ("attention", "Child et al. 2019"),
-}
-"""Name of a built-in mixer -> the family that it belongs to, as in docs/mixers.md, and its paper."""
-
-
 def describe_options(model: type[BaseModel] | None) -> dict[str, Any]:
     """Names, defaults and meanings of options."""
     fields = {} if model is None else model.model_fields
@@ -80,13 +59,14 @@ def describe_mixers() -> tuple[dict[str, Any], list[UserError]]:
         except UserError as error:
             problems.append(error)
             continue
+        options = getattr(factory, "Options", None)
         described[name] = {
             "about": (factory.__doc__ or name).strip().splitlines()[0],
-            "options": describe_options(getattr(factory, "Options", None)),
+            "options": describe_options(options),
             "layers": [_describe_layer(mixer) for mixer in mixers],
             "positions": getattr(factory, "positions", "none"),
-            "family": FAMILIES.get(name, ("custom", ""))[0],
-            "paper": FAMILIES.get(name, ("custom", ""))[1],
+            "family": getattr(options, "family", "custom"),
+            "paper": getattr(options, "paper", ""),
             "short_conv": any(tap.kind == "short_conv" for mixer in mixers for _, tap in taps(mixer)),
         }
     return described, problems
