@@ -251,9 +251,10 @@ class Numbers:
 
     def _sentences(self, found: Finding, n: int, given: int) -> list[str]:
         used = (
-            f"{n} documents"
+            f"measured on {n} documents"
             if n == given
-            else f"{n} of {given} documents (in the others, roles coincide or stand close to the {self.query})"
+            else f"measured on {n} of {given} documents; in the others, roles coincide or stand close to the "
+            f"{self.query}"
         )
         lines = [
             f"The answer has likelihood {self.said(-2)}, and {self.said(-1)} with the {self.key} corrupted; guessing "
@@ -267,8 +268,8 @@ class Numbers:
             if question in self.shares:
                 value = words(self.meaning.value)
                 lines.append(
-                    f"At the input of layer {layer}, the {value}'s identity is restored to {self.share(question)} at "
-                    f"the {self.query} and to {self.share(Cell(site, 'body', 'value'))} before it."
+                    f"At the input of layer {layer}, share restored with the {value} corrupted: {self.query} "
+                    f"{self.share(question)}, positions before it {self.share(Cell(site, 'body', 'value'))}."
                 )
         inner = self.runs[0].inner
         if inner is not None:
@@ -299,8 +300,8 @@ class Numbers:
         )  # fmt: skip
         lines = [f"{opening}, share restored: {restored}; share destroyed: {destroyed}."]
         if (value := Cell(site, *value_first(self.meaning))) in self.shares:
-            lines.append(f"{opening}, the {words(self.meaning.value)}'s identity is restored to {self.share(value)} at "
-                         f"the {self.key}.")  # fmt: skip
+            lines.append(f"{opening}, share restored with the {words(self.meaning.value)} corrupted: {self.key} "
+                         f"{self.share(value)}.")  # fmt: skip
         alone = [cell for cell in self.cells if (cell.site, cell.corruption, cell.direction) == (site, "key", "restore")
                  and cell.role not in (*kinds, self.meaning.query)]  # fmt: skip
         worth = sorted((cell for cell in alone if self.shares[cell] >= WORTH_SAYING), key=lambda c: -self.shares[c])

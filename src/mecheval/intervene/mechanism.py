@@ -7,10 +7,12 @@ and the *question* (the query, up to the prediction). Each kind is replaced as a
 clean run) what is necessary. Before the first layer the key's identity is at the key; after the last it has become the
 answer, at the question. If it is found in between, some layer has stored it there.
 
-**Where is the value?** The same with the value corrupted tells *what* from *where*: if the key's identity is at the
-question and nothing of the value's is, the question holds a pointer to the pair, and a later layer fetches the value.
-(Trained models often use the value at both places: they retrieve it, and check that it occurs in the document. A
-pointer that needs the value at both places looks the same, and counts as retrieval.)
+**Where is the value?** The same with the value corrupted tells *what* from *where*. The value and another one of the
+document change places, so that a particular other answer becomes right, and both symbols still occur. (Many trained
+models retrieve a value and then check that the document has it; nothing changes for that check.) At the input of a
+layer, everything is either at the question or before it, and one of the two is taken from the clean document. If the
+question alone brings the clean answer back, the value has been retrieved. If only what lies before it does, the
+question holds a pointer to the pair, and a later layer fetches the value. If neither does, the answer takes both.
 
 **How do they meet inside one layer?** If no layer stores the key, one layer takes it from the key to the question.
 Inside it, some activation may hold the key's identity *between* key and query: something has moved it there before the
@@ -26,6 +28,8 @@ the value comes to the key, not the key to the value: in a layer before the one 
 | key .., question .. | with the key; inside the layer, the key is between first | association by short convolution |
 | key .., question .. | with the key | direct retrieval |
 | .., question .. | later than the key | pointer |
+| .., question .. | neither at the question nor before it by itself | jointly necessary |
+| .., question .. | in part at the question, in part before it | mixed |
 | elsewhere than at the key before the first layer, or at the question after the last | | undetermined |
 | two kinds, each sufficient, neither necessary | | redundant |
 | two kinds, both necessary, neither sufficient | | jointly necessary |
@@ -117,23 +121,34 @@ class Finding:
             "conv_association": f"association {'by short convolution' if self.local else 'inside one layer'}: "
             f"layer {self.layer} joins {key} and {value} at {stored}, then retrieves",
             "pointer": f"pointer: layer {self.found_by} finds the pair, layer {self.layer} fetches its {value}",
-            "redundant": "redundant: more than one place holds the association, and each is enough",
-            "joint": "jointly necessary: more than one place holds the association, and all are needed",
-            "mixed": "mixed: more than one place carries a part of the association",
-            "not_learnt": "not learnt" if self.reason else "not learnt: nothing is recalled beyond chance",
+            "redundant": "redundant",
+            "joint": "jointly necessary",
+            "mixed": "mixed",
+            "not_learnt": "not learnt",
             "undetermined": "undetermined",
         }[self.label]
-        joined = ", " if self.label in ("redundant", "joint", "mixed") else ": "
-        return f"{text}{joined}{self.reason}" if self.reason else text
+        reason = self.reason or SEVERAL.get(self.label, "")
+        return f"{text}: {reason}" if reason else text
+
+
+SEVERAL: Mapping[str, str] = {
+    "redundant": "more than one place holds the association, and each is enough",
+    "joint": "more than one place holds the association, and all are needed",
+    "mixed": "more than one place carries a part of the association",
+    "not_learnt": "nothing is recalled beyond chance",
+}
+"""Why a finding has its name, where nothing more particular is known."""
 
 
 def _stored(places: Sequence[str], how: str, meaning: Meaning) -> str:
     named = [f"the {words(role, meaning)}" for role in places]
     if len(named) < 2:
         return named[0] if named else "several positions"
-    joined = {"either": " and again at ", "split": " or at ", "joint": " and at "}[how or "split"].join(named)
+    if how in ("", "split"):
+        return f"{named[0]} in part, " + " and ".join(f"at {place} in part" for place in named[1:])
+    joined = {"either": " and again at ", "joint": " and at "}[how].join(named)
     each = "either" if len(named) == 2 else "each"
-    return joined + {"either": f" (redundant: {each} is enough)", "joint": " (jointly necessary)"}.get(how, "")
+    return joined + {"either": f" (redundant: {each} is enough)", "joint": " (jointly necessary)"}[how]
 
 
 def words(role: str | None, meaning: Meaning = FRAMED) -> str:
@@ -218,11 +233,22 @@ def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) 
                 reason=f"at the input of layer {layer} no kind of positions holds the {words(meaning.key)}",
             )
         if kind not in meaning.kinds:
-            return Finding(kind, reason=f"at the input of layer {layer}")  # type: ignore[arg-type]
+            reason = f"at the input of layer {layer}, {SEVERAL[kind]}"
+            return Finding(kind, reason=reason)  # type: ignore[arg-type]
         path.append(kind)
     if path != sorted(path, key=meaning.kinds.index):
         return Finding("undetermined", reason=f"the {words(meaning.key)} seems to move back from layer to layer")
     return path
+
+
+def value_at(share: Shares, site: str, rule: Rule) -> Literal["question", "body", "joint", "mixed"]:
+    """Where the value's identity is at a site; at the question, too, where it could not be measured."""
+    question, body = (share[Cell(site, role, "value")] for role in ("question", "body"))
+    if question < rule.trace and body >= rule.carries:
+        return "body"
+    if body < rule.carries and question < rule.carries and question + body < rule.enough:
+        return "joint"
+    return "mixed" if body >= rule.trace else "question"
 
 
 def retrieving(path: Sequence[str]) -> int:
@@ -243,10 +269,17 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
             return Finding("undetermined", reason=reason)
     fetches = layer
     for site in depths.boundaries[layer:]:  # where the question knows which pair is meant
-        missing = share[Cell(site, "question", "value")] < rule.trace
-        if not (missing and share[Cell(site, "body", "value")] >= rule.carries):
+        place = value_at(share, site, rule)
+        if place == "question":
             break
         fetches += 1
+        if place != "body":
+            asked = words(meaning.query)
+            how = {
+                "joint": f"the answer takes the {words(meaning.value)} both at the {asked} and before it",
+                "mixed": f"a part of the {words(meaning.value)} is at the {asked}, and a part is still before it",
+            }[place]
+            return Finding(place, reason=f"at the input of layer {fetches}, {how}", meaning=meaning)
     if fetches > layer:
         return Finding("pointer", layer=fetches, found_by=layer, meaning=meaning)
     if "between" in path:

@@ -222,17 +222,34 @@ def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def other_values(clean: Batch) -> Batch | None:
-    """The same documents, each with its value replaced by another document's answer, if it can be one that it lacks."""
+    """The same documents, in each of which the value and another token that may be an answer have changed places.
+
+    So both symbols stay in the document, and a model that only checks whether its answer occurs there sees no change.
+    A token may be an answer if other documents have their value at its position, and surely if it is the answer of one;
+    one that the document does not repeat is best, because nothing else then tells where it belongs. A document without
+    such a token gets another document's answer, one that it lacks if it can. None if the value cannot be corrupted.
+    """
     tokens, meaning = clean.tokens.clone(), clean.meaning
     if meaning.value is None or torch.equal(clean.roles[meaning.value], clean.roles[meaning.key]):
         return None
-    pool = clean.answers.unique()
+    values, key, answers = clean.roles[meaning.value], clean.roles[meaning.key], clean.answers.unique()
+    usual, ends = set(values.flatten().tolist()), first_of(clean.roles[meaning.query]).tolist()
+    known = torch.isin(clean.tokens, answers).tolist()
     for row, own in enumerate(clean.answers.tolist()):
-        others = pool[pool != own].roll(row)
+        span = places_of(values, row)  # of a value of several tokens, the one that is the answer
+        here = next((place for place in span if int(clean.tokens[row, place]) == own), span[0])
+        text, taken = clean.tokens[row].tolist(), {*span, *places_of(key, row)}
+        free = [place for place in range(ends[row]) if place not in taken and text[place] != own]
+        free = [place for place in free if known[row][place] or place in usual]
+        rank = [(text.count(text[place]) == 1, known[row][place], place in usual) for place in free]
+        best = [place for place, each in zip(free, rank, strict=True) if each == max(rank)]
+        if best:
+            there = best[row % len(best)]
+            tokens[row, [here, there]] = tokens[row, [there, here]]
+            continue
+        others = answers[answers != own].roll(row)
         if not len(others):
             return None
         lacking = others[~torch.isin(others, clean.tokens[row])]
-        span = places_of(clean.roles[meaning.value], row)  # of a value of several tokens, the one that is the answer
-        place = next((place for place in span if int(clean.tokens[row, place]) == own), span[0])
-        tokens[row, place] = (lacking if len(lacking) else others)[0]
+        tokens[row, here] = (lacking if len(lacking) else others)[0]
     return replace(clean, tokens=tokens)
