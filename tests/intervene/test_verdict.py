@@ -55,7 +55,7 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
         (2, {"r1_question": 1.0, "ri_between": 0.9}, Finding("conv_association", 0)),
         (2, {"r1_key": 1.0, "ri_between": 0.9}, Finding("conv_association", 1)),
         (2, {"r1_question": 1.0, "ri_between": 0.1}, Finding("direct_retrieval", 0)),
-        (2, {"r1_question": 1.0, "ri_between": 0.3}, Finding("undetermined")),
+        (2, {"r1_question": 1.0, "ri_between": 0.7}, Finding("undetermined")),
         (2, {"r1_question": 1.0, "v1": 0.0}, Finding("pointer", 1, found_by=0)),
         (2, {"r1_question": 1.0, "v1": 0.9}, Finding("direct_retrieval", 0)),
         (2, {"r1_question": 1.0, "v1": 0.4}, Finding("mixed")),
@@ -66,7 +66,9 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
         (2, {"r1_between": 1.0, "d1_between": 0.05, "r1_question": 1.0, "d1_question": 0.02, "v1": 1.0},
          Finding("redundant")),
         (2, {"r1_between": 0.02, "d1_between": 0.99, "r1_question": 0.03, "d1_question": 1.0}, Finding("joint")),
-        (2, {"r1_between": 0.95, "d1_between": 0.05}, Finding("mixed")),  # sufficient, yet not needed: by what else?
+        (2, {"r1_between": 0.95, "d1_between": 0.05}, Finding("redundant")),  # by the others together
+        (2, {"r1_between": 0.7, "d1_between": 0.05}, Finding("mixed")),
+        (2, {"r1_question": 1.0, "ri_between": 0.9, "di_between": 0.1}, Finding("redundant")),
         (2, {"r1_between": 0.9, "r1_question": 0.15, "r1_value": 0.9}, Finding("induction", 1, 0, "value")),
         (2, {"r1_between": 0.4}, Finding("undetermined")),
         (2, {}, Finding("undetermined")),

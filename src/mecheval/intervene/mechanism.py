@@ -26,12 +26,13 @@ the value comes to the key, not the key to the value: in a layer before the one 
 | key .., between .., question .. | reaches the question with the key | induction |
 | key .., question .. | stands before the key, is at the key first | induction |
 | key .., question .. | with the key; inside the layer, the key is between first | association by short convolution |
-| key .., question .. | with the key | direct retrieval |
+| key .., question .. | with the key; inside the layer, the key is nowhere between | direct retrieval |
+| key .., question .. | with the key; inside the layer, the key is between first, and not needed there | redundant |
 | .., question .. | later than the key | pointer |
 | .., question .. | neither at the question nor before it by itself | jointly necessary |
 | .., question .. | in part at the question, in part before it | mixed |
 | elsewhere than at the key before the first layer, or at the question after the last | | undetermined |
-| two kinds, each sufficient, neither necessary | | redundant |
+| two kinds, each sufficient, neither necessary; or one, which is not necessary | | redundant |
 | two kinds, both necessary, neither sufficient | | jointly necessary |
 | two kinds, each in part | | mixed |
 """
@@ -213,7 +214,9 @@ def held_at(share: Shares, site: str, rule: Rule, kinds: Sequence[str]) -> str:
         return "mixed"
     if not part or restored[part[0]] < rule.carries:
         return "undetermined"
-    return part[0] if destroyed[part[0]] >= rule.trace else "mixed"
+    if destroyed[part[0]] >= rule.trace:
+        return part[0]
+    return "redundant" if enough else "mixed"  # it is not needed: the others can do it together
 
 
 def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) -> Finding | list[str]:
@@ -234,6 +237,12 @@ def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) 
             )
         if kind not in meaning.kinds:
             reason = f"at the input of layer {layer}, {SEVERAL[kind]}"
+            enough = [each for each in meaning.kinds if share[Cell(site, each)] >= rule.enough]
+            if kind == "redundant" and len(enough) == 1:
+                key, query = words(meaning.key), words(meaning.query)
+                held = f"the {key}", f"what lies between {key} and {query}", f"the {query}"
+                alone = held[meaning.kinds.index(enough[0])]
+                reason = f"at the input of layer {layer}, {alone} is enough, and so is the rest together"
             return Finding(kind, reason=reason)  # type: ignore[arg-type]
         path.append(kind)
     if path != sorted(path, key=meaning.kinds.index):
@@ -289,17 +298,26 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
         return Finding("induction", layer, stored_by, first, places=places, how=how, meaning=meaning)
     at_key = value_first(meaning)
     for stored_by, site in enumerate(depths.boundaries[:layer]):
-        if share.get(Cell(site, *at_key), 0.0) >= rule.carries:
+        there = share.get(Cell(site, *at_key), 0.0)
+        if there >= rule.enough:
             return Finding("induction", layer, stored_by, meaning.key, meaning=meaning)
-    from_value = inner is not None and Cell(inner, *at_key) in share
-    met = 0.0 if inner is None else share[Cell(inner, *(at_key if from_value else KEY_FIRST))]
-    if inner is not None and met >= rule.carries:
+        if there >= rule.trace:
+            part = f"a part of the {words(meaning.value)} is at the {words(meaning.key)}, and a part is not"
+            return Finding("mixed", reason=f"at the input of layer {stored_by + 1}, {part}", meaning=meaning)
+    if inner is None:
+        return Finding("direct_retrieval", layer)
+    from_value = Cell(inner, *at_key) in share
+    meets = Cell(inner, *(at_key if from_value else KEY_FIRST))
+    key, value, query = (words(role) for role in (meaning.key, meaning.value, meaning.query))
+    where = f"the {value} at the {key}" if from_value else f"the {key} between {key} and {query}"
+    if share[meets] >= rule.enough and share.get(meets._replace(direction="destroy"), 1.0) < rule.trace:
+        reason = f"inside layer {layer}, {where} is enough, yet it is not needed: the layer also retrieves without it"
+        return Finding("redundant", reason=reason)
+    if share[meets] >= rule.enough:
         places, how = ((meaning.key,), "") if from_value else stores(share, inner, rule, meaning)
         return Finding("conv_association", layer, places=places, how=how, meaning=meaning)
-    if met >= rule.trace:
-        key, value, query = (words(role) for role in (meaning.key, meaning.value, meaning.query))
-        where = f"{value} is at the {key}" if from_value else f"{key} is between {key} and {query}"
-        return Finding("undetermined", reason=f"inside layer {layer}, a part of the {where}")
+    if share[meets] >= rule.trace:
+        return Finding("undetermined", reason=f"inside layer {layer}, {where} is only a part of what it retrieves by")
     return Finding("direct_retrieval", layer)
 
 

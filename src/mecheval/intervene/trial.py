@@ -90,7 +90,7 @@ class Trial:
         there = {site: part for site, part in met.items() if part >= rule.trace}
         if not there:
             return None
-        first = next((site for site, part in there.items() if part >= rule.carries), max(there, key=there.__getitem__))
+        first = next((site for site, part in there.items() if part >= rule.enough), max(there, key=there.__getitem__))
         self._run([first], self.roles, "key", "restore")
         self._run([first], [*self.kinds, *self.roles], "key", "destroy")
         return first
@@ -102,13 +102,13 @@ class Trial:
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
         """The same among all operations of a layer from elsewhere, whose sites are not declared."""
-        module = self._undeclared(layer)
+        path, module = self._undeclared(layer)
         if module is None:
             return None
         few, (role, corruption) = slice(0, FEW), self.meeting
         clean, corrupted, where = self.clean[few], self.batches[corruption][few], self.where[role][few]
-        both, changed = self._from(layer, clean, corrupted), first_of(clean.roles[clean.meaning.role(corruption)])
-        some = operations(module, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
+        both, changed = self._from(layer, clean, corrupted), (clean.tokens != corrupted.tokens).int().argmax(1)
+        some = operations(module, path, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
         values = values_of(module, self._from(layer, clean), len(clean), some, {role: where})
         spoilt, before = self._from(layer, corrupted), self.lost[corruption][few]
         most, chosen = -np.inf, None
@@ -117,20 +117,20 @@ class Trial:
             share = float(ratio(np.sum(found.numpy() - before), np.sum(self.original[few] - before)))
             if share > most:
                 most, chosen = share, each
-            if share >= rule.carries:
+            if share >= rule.enough:
                 break
         if chosen is None:
             return None
         self._run_operation(module, layer, chosen)
         return str(chosen.site) if most >= rule.trace else None
 
-    def _undeclared(self, layer: int) -> nn.Module | None:
-        """The module that a layer from elsewhere is; in an `LM`, its mixer."""
+    def _undeclared(self, layer: int) -> tuple[str, nn.Module | None]:
+        """The module that a layer from elsewhere is, with its name; in an `LM`, its mixer."""
         if layer >= len(self.depths.layers):
-            return None
+            return "", None
         path = self.depths.layers[layer] + ".mixer" * isinstance(self.model, LM)
         module = dict(self.model.named_modules())[path]
-        return None if isinstance(module, Mixer) else module
+        return path, None if isinstance(module, Mixer) else module
 
     def _from(self, layer: int, *batches: Batch) -> Callable[[], Tensor]:
         """A run of the documents of all batches that passes through a layer: p(answer) of each."""
