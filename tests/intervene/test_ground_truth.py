@@ -46,7 +46,7 @@ def test_the_sites_that_one_looks_at_do_not_change_the_verdict(sites: list[str])
 def test_where_a_split_store_lies_is_said() -> None:
     found = judged("split_store", 4, 16, 40, 0, [])
     assert found.finding.places == ("value", "divider")
-    assert "at the value in part, at the divider in part" in str(found)
+    assert "partly at the value and partly at the divider" in str(found)
     both = judged("two_stores", 4, 16, 40, 0, [])
     assert set(both.finding.places) == {"value", "next_key"}
     assert "redundant: either is enough" in str(both)

@@ -136,12 +136,36 @@ def test_further_models_are_named_right(name: str) -> None:
 
 
 OUTSIDE = {
-    "stored before the layers": (Program(TASK, idle, fetch, before=store), None, "before the first layer"),
-    "stored before, retrieved in layer 0": (Program(TASK, fetch, idle, before=store), None, "before the first layer"),
-    "retrieved after the layers": (Program(TASK, store, idle, after=fetch), None, "after the last layer"),
-    "the last layers": (Program(TASK, store, idle, fetch), ["layers.1", "layers.2"], "before the first layer"),
-    "the last layer": (Program(TASK, store, idle, fetch), ["layers.2"], "before the first layer"),
-    "the first layers": (Program(TASK, store, idle, fetch), ["layers.0", "layers.1"], "after the last layer"),
+    "stored before the layers": (
+        Program(TASK, idle, fetch, before=store),
+        None,
+        "before the first layer or passes around its input",
+    ),
+    "stored before, retrieved in layer 0": (
+        Program(TASK, fetch, idle, before=store),
+        None,
+        "before the first layer or passes around its input",
+    ),
+    "retrieved after the layers": (
+        Program(TASK, store, idle, after=fetch),
+        None,
+        "after the last layer or passes around its output",
+    ),
+    "the last layers": (
+        Program(TASK, store, idle, fetch),
+        ["layers.1", "layers.2"],
+        "before the first layer or passes around its input",
+    ),
+    "the last layer": (
+        Program(TASK, store, idle, fetch),
+        ["layers.2"],
+        "before the first layer or passes around its input",
+    ),
+    "the first layers": (
+        Program(TASK, store, idle, fetch),
+        ["layers.0", "layers.1"],
+        "after the last layer or passes around its output",
+    ),
 }
 
 

@@ -100,7 +100,7 @@ def test_how_several_stores_share_the_work_is_said() -> None:
         return str(judge(shares(depths, None, r1_between=1.0, **given), depths, Rule()))
 
     assert said(r1_value=0.68, r1_divider=0.32) == (
-        "induction: layer 0 stores the key at the value in part, at the divider in part, layer 1 retrieves"
+        "induction: layer 0 stores the key partly at the value and partly at the divider, layer 1 retrieves"
     )
     assert "at the value and again at the position after the value (redundant: either is enough)" in said(
         r1_value=1.0, r1_next_key=0.9

@@ -127,8 +127,10 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     if agreement >= rule.agreement:
         return report
     rivals = "; ".join(f"{100 * k / len(drawn):.0f} % {name[0]}" for name, k in findings.most_common(3))
-    undetermined = Finding("undetermined", reason="resamples of the documents disagree")
-    return _also(replace(report, finding=undetermined), f"Resamples of the documents disagree: {rivals}")
+    disagree = f"resamples of the {'runs and their documents' if len(runs) > 1 else 'documents'} disagree"
+    return _also(
+        replace(report, finding=Finding("undetermined", reason=disagree)), f"{disagree.capitalize()}: {rivals}"
+    )
 
 
 def finding_in(evidence: Evidence, rule: Rule = Rule()) -> Finding:  # noqa: B008 (frozen)

@@ -116,11 +116,10 @@ class Finding:
         key, value = words(self.meaning.key), words(self.meaning.value)
         what = value if self.stored_at == self.meaning.key else key
         text = {
-            "induction": f"induction: layer {self.stored_by} stores the {what} at {stored}, "
-            f"layer {self.layer} retrieves",
+            "induction": f"induction: layer {self.stored_by} stores the {what} {stored}, layer {self.layer} retrieves",
             "direct_retrieval": f"direct retrieval: layer {self.layer} both associates and retrieves",
             "conv_association": f"association {'by short convolution' if self.local else 'inside one layer'}: "
-            f"layer {self.layer} joins {key} and {value} at {stored}, then retrieves",
+            f"layer {self.layer} joins {key} and {value} {stored}, then retrieves",
             "pointer": f"pointer: layer {self.found_by} finds the pair, layer {self.layer} fetches its {value}",
             "redundant": "redundant",
             "joint": "jointly necessary",
@@ -142,13 +141,13 @@ SEVERAL: Mapping[str, str] = {
 
 
 def _stored(places: Sequence[str], how: str, meaning: Meaning) -> str:
-    named = [f"the {words(role, meaning)}" for role in places]
+    named = [f"at the {words(role, meaning)}" for role in places]
     if len(named) < 2:
-        return named[0] if named else "several positions"
+        return named[0] if named else "at several positions"
     if how in ("", "split"):
-        return f"{named[0]} in part, " + " and ".join(f"at {place} in part" for place in named[1:])
-    joined = {"either": " and again at ", "joint": " and at "}[how].join(named)
+        return " and ".join(f"partly {place}" for place in named)
     each = "either" if len(named) == 2 else "each"
+    joined = {"either": " and again ", "joint": " and "}[how].join(named)
     return joined + {"either": f" (redundant: {each} is enough)", "joint": " (jointly necessary)"}[how]
 
 
@@ -221,7 +220,10 @@ def held_at(share: Shares, site: str, rule: Rule, kinds: Sequence[str]) -> str:
 
 def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) -> Finding | list[str]:
     """The kind of positions that holds the key at each boundary; a finding where there is no single one."""
-    outside = (meaning.key, "before the first layer"), ("question", "after the last layer")
+    outside = (
+        (meaning.key, "before the first layer or passes around its input"),
+        ("question", "after the last layer or passes around its output"),
+    )
     for site, (kind, when) in zip(depths.ends, outside, strict=False):
         others = [share[Cell(site, other)] for other in meaning.kinds if other != kind]
         if not (share[Cell(site, kind)] >= rule.carries and max(others) < rule.trace):
