@@ -89,17 +89,26 @@ def test_several_queries_count_alike() -> None:
     assert torch.equal(clean.tokens[rows, clean.predict_at[:, 0] + 1], clean.answers)
 
 
-def test_the_value_is_replaced_by_one_that_the_document_lacks() -> None:
+def test_the_value_changes_places_with_another() -> None:
     task = me.build_task("ar", pairs=4, keys=12, values=12)
     clean = task.sample(30, "test")
     other = other_values(clean)
     assert other is not None
-    changed = clean.tokens != other.tokens
-    rows = torch.arange(30)
-    assert changed.sum() == 30
-    assert changed[rows, clean.roles["value"]].all()
-    new = other.tokens[rows, clean.roles["value"]]
-    assert not any(bool((clean.tokens[row] == new[row]).any()) for row in range(30))
+    changed = (clean.tokens != other.tokens).nonzero().view(30, 2, 2)[..., 1]  # two places in each document
+    assert (changed % 2 == 0).all()  # of values: keys stand at odd places
+    assert (changed < clean.roles["divider"][:, None]).all()
+    assert (changed == clean.roles["value"][:, None]).any(1).all()
+    assert torch.equal(clean.tokens.sort(1).values, other.tokens.sort(1).values)
+
+
+def test_a_value_without_another_to_change_places_with_is_replaced() -> None:
+    task = me.build_task("ar", pairs=1, keys=12, values=12)
+    clean = task.sample(30, "test")
+    other = other_values(clean)
+    assert other is not None
+    rows, value = torch.arange(30), clean.roles["value"]
+    assert (clean.tokens != other.tokens).sum() == 30
+    assert not any(bool((clean.tokens[row] == other.tokens[row, value[row]]).any()) for row in rows)
     assert other_values(clean[:1]) is None
 
 

@@ -30,7 +30,9 @@ def test_the_verdict_names_what_was_built(known: Known, pairs: int, keys: int, n
     assert found.finding == known.finding, found
     assert found.agreement is not None
     assert found.agreement >= 0.95
-    assert (found.shares["high"] > found.shares["low"]).all()
+    shares = found.shares.dropna()  # two values that change places make no difference to some guessers
+    assert (shares["high"] > shares["low"]).all()
+    assert known in GUESSERS or len(shares) == len(found.shares)
 
 
 @pytest.mark.parametrize("sites", [[], ["blocks.0.mixer.output"], ["blocks.1.input"], ["blocks.2.mlp.output"]])
@@ -44,7 +46,7 @@ def test_the_sites_that_one_looks_at_do_not_change_the_verdict(sites: list[str])
 def test_where_a_split_store_lies_is_said() -> None:
     found = judged("split_store", 4, 16, 40, 0, [])
     assert found.finding.places == ("value", "divider")
-    assert "at the value or at the divider" in str(found)
+    assert "partly at the value and partly at the divider" in str(found)
     both = judged("two_stores", 4, 16, 40, 0, [])
     assert set(both.finding.places) == {"value", "next_key"}
     assert "redundant: either is enough" in str(both)

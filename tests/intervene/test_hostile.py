@@ -93,6 +93,26 @@ def fetch_where_it_began(x: Stream) -> None:
     x.add("answer", look(key(x), new, value(x)))
 
 
+def find_directly(x: Stream) -> None:
+    """At the query: where the asked value stands, and the value itself."""
+    after = [F.pad(each[:, 1:], (0, 0, 0, 1)) for each in (x["position"], value(x))]
+    for slot, what in zip("ca", after, strict=True):
+        x.add(slot, look(key(x), key(x), what))
+
+
+def fetch_if_both_agree(x: Stream) -> None:
+    x.add("answer", (x["a"] + look(x["c"], x["position"], value(x)) - 1).relu())
+
+
+def fetch_half_of_each(x: Stream) -> None:
+    x.add("answer", (x["a"] + look(x["c"], x["position"], value(x))) / 2)
+
+
+def keep_if_it_occurs(x: Stream) -> None:
+    """As trained models do: what was retrieved is checked, but not fetched again."""
+    x.add("answer", x["a"] * (value(x).cumsum(1) > 0))
+
+
 INDUCTION = Finding("induction", 1, 0, "value")
 KNOWN: dict[str, tuple[tuple[Row, ...], Finding]] = {
     "the digits of the key at two places": (
@@ -102,6 +122,9 @@ KNOWN: dict[str, tuple[tuple[Row, ...], Finding]] = {
     "digits of the value by two layers": ((store, fetch_one_digit, fetch_the_other), Finding("joint")),
     "wrong for every second key": ((store, fetch_half_wrong), INDUCTION),
     "a layer between finds the value": ((store, find, fetch_there), Finding("pointer", 2, found_by=1)),
+    "needs the value at the query and before it": ((find_directly, fetch_if_both_agree), Finding("joint")),
+    "adds the value at the query and before it": ((find_directly, fetch_half_of_each), Finding("mixed")),
+    "checks that its answer occurs": ((find_directly, keep_if_it_occurs), Finding("direct_retrieval", 0)),
     "running sums of keys": ((running_sum, fetch_where_it_began), INDUCTION),
 }
 
@@ -113,12 +136,36 @@ def test_further_models_are_named_right(name: str) -> None:
 
 
 OUTSIDE = {
-    "stored before the layers": (Program(TASK, idle, fetch, before=store), None, "before the first layer"),
-    "stored before, retrieved in layer 0": (Program(TASK, fetch, idle, before=store), None, "before the first layer"),
-    "retrieved after the layers": (Program(TASK, store, idle, after=fetch), None, "after the last layer"),
-    "the last layers": (Program(TASK, store, idle, fetch), ["layers.1", "layers.2"], "before the first layer"),
-    "the last layer": (Program(TASK, store, idle, fetch), ["layers.2"], "before the first layer"),
-    "the first layers": (Program(TASK, store, idle, fetch), ["layers.0", "layers.1"], "after the last layer"),
+    "stored before the layers": (
+        Program(TASK, idle, fetch, before=store),
+        None,
+        "before the first layer or passes around its input",
+    ),
+    "stored before, retrieved in layer 0": (
+        Program(TASK, fetch, idle, before=store),
+        None,
+        "before the first layer or passes around its input",
+    ),
+    "retrieved after the layers": (
+        Program(TASK, store, idle, after=fetch),
+        None,
+        "after the last layer or passes around its output",
+    ),
+    "the last layers": (
+        Program(TASK, store, idle, fetch),
+        ["layers.1", "layers.2"],
+        "before the first layer or passes around its input",
+    ),
+    "the last layer": (
+        Program(TASK, store, idle, fetch),
+        ["layers.2"],
+        "before the first layer or passes around its input",
+    ),
+    "the first layers": (
+        Program(TASK, store, idle, fetch),
+        ["layers.0", "layers.1"],
+        "after the last layer or passes around its output",
+    ),
 }
 
 

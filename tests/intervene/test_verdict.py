@@ -28,7 +28,7 @@ def lm_depths(layers: int, convolution: bool = False) -> Depths:
 
 def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cell, float]:
     """Shares of all cells: 0 unless given as `r1_between` (restored), `d1_between` (destroyed; by default as much as is
-    restored) or `v1` (the value's identity at the question); of the inner site `ri_between`.
+    restored) or `v1` and `b1` (the value's identity at the question and before it); of the inner site `ri_between`.
     """
     found = {}
     sites = {f"{i}": site for i, site in enumerate(depths.boundaries, start=1)} | ({"i": inner} if inner else {})
@@ -37,7 +37,8 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
             found[Cell(site, role)] = given.get(f"r{name}_{role}", 0.0)
             found[Cell(site, role, direction="destroy")] = given.get(f"d{name}_{role}", found[Cell(site, role)])
         value = given.get(f"v{name}", found[Cell(site, "question")])
-        found[Cell(site, "question", "value")], found[Cell(site, "body", "value")] = value, 1 - value
+        body = given.get(f"b{name}", 1 - value)
+        found[Cell(site, "question", "value")], found[Cell(site, "body", "value")] = value, body
     return found
 
 
@@ -54,16 +55,20 @@ def shares(depths: Depths, inner: str | None = None, **given: float) -> dict[Cel
         (2, {"r1_question": 1.0, "ri_between": 0.9}, Finding("conv_association", 0)),
         (2, {"r1_key": 1.0, "ri_between": 0.9}, Finding("conv_association", 1)),
         (2, {"r1_question": 1.0, "ri_between": 0.1}, Finding("direct_retrieval", 0)),
-        (2, {"r1_question": 1.0, "ri_between": 0.3}, Finding("undetermined")),
+        (2, {"r1_question": 1.0, "ri_between": 0.7}, Finding("undetermined")),
         (2, {"r1_question": 1.0, "v1": 0.0}, Finding("pointer", 1, found_by=0)),
-        (2, {"r1_question": 1.0, "v1": 0.4}, Finding("direct_retrieval", 0)),  # and elsewhere: it occurs
+        (2, {"r1_question": 1.0, "v1": 0.9}, Finding("direct_retrieval", 0)),
+        (2, {"r1_question": 1.0, "v1": 0.4}, Finding("mixed")),
+        (2, {"r1_question": 1.0, "v1": 0.1, "b1": 0.1}, Finding("joint")),
         (2, {"r1_key": 1.0, "v1": 1.0}, Finding("undetermined")),  # the value is there before the key
         (2, {"r1_between": 0.5, "r1_question": 0.5}, Finding("mixed")),
         (2, {"r1_between": 0.9, "r1_question": 0.25}, Finding("mixed")),
         (2, {"r1_between": 1.0, "d1_between": 0.05, "r1_question": 1.0, "d1_question": 0.02, "v1": 1.0},
          Finding("redundant")),
         (2, {"r1_between": 0.02, "d1_between": 0.99, "r1_question": 0.03, "d1_question": 1.0}, Finding("joint")),
-        (2, {"r1_between": 0.95, "d1_between": 0.05}, Finding("mixed")),  # sufficient, yet not needed: by what else?
+        (2, {"r1_between": 0.95, "d1_between": 0.05}, Finding("redundant")),  # by the others together
+        (2, {"r1_between": 0.7, "d1_between": 0.05}, Finding("mixed")),
+        (2, {"r1_question": 1.0, "ri_between": 0.9, "di_between": 0.1}, Finding("redundant")),
         (2, {"r1_between": 0.9, "r1_question": 0.15, "r1_value": 0.9}, Finding("induction", 1, 0, "value")),
         (2, {"r1_between": 0.4}, Finding("undetermined")),
         (2, {}, Finding("undetermined")),
@@ -95,7 +100,7 @@ def test_how_several_stores_share_the_work_is_said() -> None:
         return str(judge(shares(depths, None, r1_between=1.0, **given), depths, Rule()))
 
     assert said(r1_value=0.68, r1_divider=0.32) == (
-        "induction: layer 0 stores the key at the value or at the divider, layer 1 retrieves"
+        "induction: layer 0 stores the key partly at the value and partly at the divider, layer 1 retrieves"
     )
     assert "at the value and again at the position after the value (redundant: either is enough)" in said(
         r1_value=1.0, r1_next_key=0.9
@@ -250,4 +255,4 @@ def test_a_high_floor_is_no_obstacle() -> None:
 def test_a_verdict_prints_its_evidence() -> None:
     found = verdict(effects(INDUCTION))
     assert isinstance(found, Verdict)
-    assert "guessing without recall has 0.25; 200 documents." in str(found)
+    assert "guessing without recall has 0.25; measured on 200 documents." in str(found)

@@ -296,6 +296,8 @@ def ablate(
     where = before_the_answer(batch, positions(batch, roles, seed))
     with evaluating(model):
         budget = int(budget_mb * 2**20)
+        if not isinstance(model, LM):
+            read(model, cut_after_prediction(batch), asked, where)  # whatever does not fit is an error
         found = run_grid(model, cut_after_prediction(batch), lambda site, role: edit, asked, where, budget)
     rows = []
     for s, site in enumerate(asked):

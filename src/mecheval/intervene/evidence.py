@@ -127,8 +127,10 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     if agreement >= rule.agreement:
         return report
     rivals = "; ".join(f"{100 * k / len(drawn):.0f} % {name[0]}" for name, k in findings.most_common(3))
-    undetermined = Finding("undetermined", reason="resamples of the documents disagree")
-    return _also(replace(report, finding=undetermined), f"Resamples of the documents disagree: {rivals}")
+    disagree = f"resamples of the {'runs and their documents' if len(runs) > 1 else 'documents'} disagree"
+    return _also(
+        replace(report, finding=Finding("undetermined", reason=disagree)), f"{disagree.capitalize()}: {rivals}"
+    )
 
 
 def finding_in(evidence: Evidence, rule: Rule = Rule()) -> Finding:  # noqa: B008 (frozen)
@@ -251,9 +253,10 @@ class Numbers:
 
     def _sentences(self, found: Finding, n: int, given: int) -> list[str]:
         used = (
-            f"{n} documents"
+            f"measured on {n} documents"
             if n == given
-            else f"{n} of {given} documents (in the others, roles coincide or stand close to the {self.query})"
+            else f"measured on {n} of {given} documents; in the others, roles coincide or stand close to the "
+            f"{self.query}"
         )
         lines = [
             f"The answer has likelihood {self.said(-2)}, and {self.said(-1)} with the {self.key} corrupted; guessing "
@@ -267,8 +270,8 @@ class Numbers:
             if question in self.shares:
                 value = words(self.meaning.value)
                 lines.append(
-                    f"At the input of layer {layer}, the {value}'s identity is restored to {self.share(question)} at "
-                    f"the {self.query} and to {self.share(Cell(site, 'body', 'value'))} before it."
+                    f"At the input of layer {layer}, share restored with the {value} corrupted: {self.query} "
+                    f"{self.share(question)}, positions before it {self.share(Cell(site, 'body', 'value'))}."
                 )
         inner = self.runs[0].inner
         if inner is not None:
@@ -299,8 +302,8 @@ class Numbers:
         )  # fmt: skip
         lines = [f"{opening}, share restored: {restored}; share destroyed: {destroyed}."]
         if (value := Cell(site, *value_first(self.meaning))) in self.shares:
-            lines.append(f"{opening}, the {words(self.meaning.value)}'s identity is restored to {self.share(value)} at "
-                         f"the {self.key}.")  # fmt: skip
+            lines.append(f"{opening}, share restored with the {words(self.meaning.value)} corrupted: {self.key} "
+                         f"{self.share(value)}.")  # fmt: skip
         alone = [cell for cell in self.cells if (cell.site, cell.corruption, cell.direction) == (site, "key", "restore")
                  and cell.role not in (*kinds, self.meaning.query)]  # fmt: skip
         worth = sorted((cell for cell in alone if self.shares[cell] >= WORTH_SAYING), key=lambda c: -self.shares[c])

@@ -95,6 +95,8 @@ def read(
 
     def reader(site: str, axis: int | None) -> Listener:
         def listener(x: Tensor) -> Tensor:
+            if axis is not None and not isinstance(model, LM):
+                _check(site, x, batch.tokens, axis, again=site in values)
             if axis is None:
                 values[site] = dict.fromkeys(where, x.clone())
             else:
@@ -121,6 +123,19 @@ def read(
     if missing:
         raise UserError(f"the model ran without passing through {', '.join(missing)}.")
     return Reading(answered, values, inputs)
+
+
+def _check(site: str, x: Tensor, tokens: Tensor, axis: int, again: bool) -> None:
+    """Raise an error unless an activation of a module from elsewhere has documents and positions, and comes once."""
+    n, length = tokens.shape
+    if again:
+        raise UserError(f"one run of the model passes through {site} several times; interventions need exactly once.")
+    positions = x.shape[axis] if x.ndim > axis else 0
+    if len(x) != n or positions < length or (axis == 1 and positions > length):
+        raise UserError(
+            f"{site} has shape {tuple(x.shape)} for {n} documents of {length} tokens; documents must come first and "
+            "positions second, (n, L, ...); PyTorch's layers do so with batch_first=True."
+        )
 
 
 def run_grid(

@@ -106,17 +106,18 @@ def watched(module: nn.Module, seen: Seen) -> Iterator[None]:
             hook.remove()
 
 
-def operations(module: nn.Module, block: int, run: Run, key: Tensor, length: int) -> list[Operation]:
-    """The operations of a block's mixer whose results have positions, in order.
+def operations(module: nn.Module, path: str, block: int, run: Run, key: Tensor, length: int) -> list[Operation]:
+    """The operations of a module, which is `path` in layer `block`, whose results have positions, in order.
 
-    `run` is about 2 n documents of this length: n clean ones, then the same with the tokens at `key` (n,) corrupted.
+    `run` is about 2 n documents of this length: n clean ones, then the same, corrupted from the position `key` (n,) on.
     """
     found: list[Operation] = []
 
     def seen(number: int, name: str, x: Tensor) -> Tensor:
         axes = _axes(x, key.to(x.device), length, padded="conv1d" in name)
         if axes is not None:
-            found.append(Operation(Site(block, f"mixer.{name}#{number}"), number, axes))
+            site = Site(block, f"mixer.{name}#{number}", name=f"{path}.{name}#{number}")
+            found.append(Operation(site, number, axes))
         return x
 
     with watched(module, seen):

@@ -7,10 +7,12 @@ and the *question* (the query, up to the prediction). Each kind is replaced as a
 clean run) what is necessary. Before the first layer the key's identity is at the key; after the last it has become the
 answer, at the question. If it is found in between, some layer has stored it there.
 
-**Where is the value?** The same with the value corrupted tells *what* from *where*: if the key's identity is at the
-question and nothing of the value's is, the question holds a pointer to the pair, and a later layer fetches the value.
-(Trained models often use the value at both places: they retrieve it, and check that it occurs in the document. A
-pointer that needs the value at both places looks the same, and counts as retrieval.)
+**Where is the value?** The same with the value corrupted tells *what* from *where*. The value and another one of the
+document change places, so that a particular other answer becomes right, and both symbols still occur. (Many trained
+models retrieve a value and then check that the document has it; nothing changes for that check.) At the input of a
+layer, everything is either at the question or before it, and one of the two is taken from the clean document. If the
+question alone brings the clean answer back, the value has been retrieved. If only what lies before it does, the
+question holds a pointer to the pair, and a later layer fetches the value. If neither does, the answer takes both.
 
 **How do they meet inside one layer?** If no layer stores the key, one layer takes it from the key to the question.
 Inside it, some activation may hold the key's identity *between* key and query: something has moved it there before the
@@ -24,10 +26,13 @@ the value comes to the key, not the key to the value: in a layer before the one 
 | key .., between .., question .. | reaches the question with the key | induction |
 | key .., question .. | stands before the key, is at the key first | induction |
 | key .., question .. | with the key; inside the layer, the key is between first | association by short convolution |
-| key .., question .. | with the key | direct retrieval |
+| key .., question .. | with the key; inside the layer, the key is nowhere between | direct retrieval |
+| key .., question .. | with the key; inside the layer, the key is between first, and not needed there | redundant |
 | .., question .. | later than the key | pointer |
+| .., question .. | neither at the question nor before it by itself | jointly necessary |
+| .., question .. | in part at the question, in part before it | mixed |
 | elsewhere than at the key before the first layer, or at the question after the last | | undetermined |
-| two kinds, each sufficient, neither necessary | | redundant |
+| two kinds, each sufficient, neither necessary; or one, which is not necessary | | redundant |
 | two kinds, both necessary, neither sufficient | | jointly necessary |
 | two kinds, each in part | | mixed |
 """
@@ -111,29 +116,39 @@ class Finding:
         key, value = words(self.meaning.key), words(self.meaning.value)
         what = value if self.stored_at == self.meaning.key else key
         text = {
-            "induction": f"induction: layer {self.stored_by} stores the {what} at {stored}, "
-            f"layer {self.layer} retrieves",
+            "induction": f"induction: layer {self.stored_by} stores the {what} {stored}, layer {self.layer} retrieves",
             "direct_retrieval": f"direct retrieval: layer {self.layer} both associates and retrieves",
             "conv_association": f"association {'by short convolution' if self.local else 'inside one layer'}: "
-            f"layer {self.layer} joins {key} and {value} at {stored}, then retrieves",
+            f"layer {self.layer} joins {key} and {value} {stored}, then retrieves",
             "pointer": f"pointer: layer {self.found_by} finds the pair, layer {self.layer} fetches its {value}",
-            "redundant": "redundant: more than one place holds the association, and each is enough",
-            "joint": "jointly necessary: more than one place holds the association, and all are needed",
-            "mixed": "mixed: more than one place carries a part of the association",
-            "not_learnt": "not learnt" if self.reason else "not learnt: nothing is recalled beyond chance",
+            "redundant": "redundant",
+            "joint": "jointly necessary",
+            "mixed": "mixed",
+            "not_learnt": "not learnt",
             "undetermined": "undetermined",
         }[self.label]
-        joined = ", " if self.label in ("redundant", "joint", "mixed") else ": "
-        return f"{text}{joined}{self.reason}" if self.reason else text
+        reason = self.reason or SEVERAL.get(self.label, "")
+        return f"{text}: {reason}" if reason else text
+
+
+SEVERAL: Mapping[str, str] = {
+    "redundant": "more than one place holds the association, and each is enough",
+    "joint": "more than one place holds the association, and all are needed",
+    "mixed": "more than one place carries a part of the association",
+    "not_learnt": "nothing is recalled beyond chance",
+}
+"""Why a finding has its name, where nothing more particular is known."""
 
 
 def _stored(places: Sequence[str], how: str, meaning: Meaning) -> str:
-    named = [f"the {words(role, meaning)}" for role in places]
+    named = [f"at the {words(role, meaning)}" for role in places]
     if len(named) < 2:
-        return named[0] if named else "several positions"
-    joined = {"either": " and again at ", "split": " or at ", "joint": " and at "}[how or "split"].join(named)
+        return named[0] if named else "at several positions"
+    if how in ("", "split"):
+        return " and ".join(f"partly {place}" for place in named)
     each = "either" if len(named) == 2 else "each"
-    return joined + {"either": f" (redundant: {each} is enough)", "joint": " (jointly necessary)"}.get(how, "")
+    joined = {"either": " and again ", "joint": " and "}[how].join(named)
+    return joined + {"either": f" (redundant: {each} is enough)", "joint": " (jointly necessary)"}[how]
 
 
 def words(role: str | None, meaning: Meaning = FRAMED) -> str:
@@ -198,12 +213,17 @@ def held_at(share: Shares, site: str, rule: Rule, kinds: Sequence[str]) -> str:
         return "mixed"
     if not part or restored[part[0]] < rule.carries:
         return "undetermined"
-    return part[0] if destroyed[part[0]] >= rule.trace else "mixed"
+    if destroyed[part[0]] >= rule.trace:
+        return part[0]
+    return "redundant" if enough else "mixed"  # it is not needed: the others can do it together
 
 
 def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) -> Finding | list[str]:
     """The kind of positions that holds the key at each boundary; a finding where there is no single one."""
-    outside = (meaning.key, "before the first layer"), ("question", "after the last layer")
+    outside = (
+        (meaning.key, "before the first layer or passes around its input"),
+        ("question", "after the last layer or passes around its output"),
+    )
     for site, (kind, when) in zip(depths.ends, outside, strict=False):
         others = [share[Cell(site, other)] for other in meaning.kinds if other != kind]
         if not (share[Cell(site, kind)] >= rule.carries and max(others) < rule.trace):
@@ -218,11 +238,28 @@ def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) 
                 reason=f"at the input of layer {layer} no kind of positions holds the {words(meaning.key)}",
             )
         if kind not in meaning.kinds:
-            return Finding(kind, reason=f"at the input of layer {layer}")  # type: ignore[arg-type]
+            reason = f"at the input of layer {layer}, {SEVERAL[kind]}"
+            enough = [each for each in meaning.kinds if share[Cell(site, each)] >= rule.enough]
+            if kind == "redundant" and len(enough) == 1:
+                key, query = words(meaning.key), words(meaning.query)
+                held = f"the {key}", f"what lies between {key} and {query}", f"the {query}"
+                alone = held[meaning.kinds.index(enough[0])]
+                reason = f"at the input of layer {layer}, {alone} is enough, and so is the rest together"
+            return Finding(kind, reason=reason)  # type: ignore[arg-type]
         path.append(kind)
     if path != sorted(path, key=meaning.kinds.index):
         return Finding("undetermined", reason=f"the {words(meaning.key)} seems to move back from layer to layer")
     return path
+
+
+def value_at(share: Shares, site: str, rule: Rule) -> Literal["question", "body", "joint", "mixed"]:
+    """Where the value's identity is at a site; at the question, too, where it could not be measured."""
+    question, body = (share[Cell(site, role, "value")] for role in ("question", "body"))
+    if question < rule.trace and body >= rule.carries:
+        return "body"
+    if body < rule.carries and question < rule.carries and question + body < rule.enough:
+        return "joint"
+    return "mixed" if body >= rule.trace else "question"
 
 
 def retrieving(path: Sequence[str]) -> int:
@@ -243,10 +280,17 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
             return Finding("undetermined", reason=reason)
     fetches = layer
     for site in depths.boundaries[layer:]:  # where the question knows which pair is meant
-        missing = share[Cell(site, "question", "value")] < rule.trace
-        if not (missing and share[Cell(site, "body", "value")] >= rule.carries):
+        place = value_at(share, site, rule)
+        if place == "question":
             break
         fetches += 1
+        if place != "body":
+            asked = words(meaning.query)
+            how = {
+                "joint": f"the answer takes the {words(meaning.value)} both at the {asked} and before it",
+                "mixed": f"a part of the {words(meaning.value)} is at the {asked}, and a part is still before it",
+            }[place]
+            return Finding(place, reason=f"at the input of layer {fetches}, {how}", meaning=meaning)
     if fetches > layer:
         return Finding("pointer", layer=fetches, found_by=layer, meaning=meaning)
     if "between" in path:
@@ -256,17 +300,26 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
         return Finding("induction", layer, stored_by, first, places=places, how=how, meaning=meaning)
     at_key = value_first(meaning)
     for stored_by, site in enumerate(depths.boundaries[:layer]):
-        if share.get(Cell(site, *at_key), 0.0) >= rule.carries:
+        there = share.get(Cell(site, *at_key), 0.0)
+        if there >= rule.enough:
             return Finding("induction", layer, stored_by, meaning.key, meaning=meaning)
-    from_value = inner is not None and Cell(inner, *at_key) in share
-    met = 0.0 if inner is None else share[Cell(inner, *(at_key if from_value else KEY_FIRST))]
-    if inner is not None and met >= rule.carries:
+        if there >= rule.trace:
+            part = f"a part of the {words(meaning.value)} is at the {words(meaning.key)}, and a part is not"
+            return Finding("mixed", reason=f"at the input of layer {stored_by + 1}, {part}", meaning=meaning)
+    if inner is None:
+        return Finding("direct_retrieval", layer)
+    from_value = Cell(inner, *at_key) in share
+    meets = Cell(inner, *(at_key if from_value else KEY_FIRST))
+    key, value, query = (words(role) for role in (meaning.key, meaning.value, meaning.query))
+    where = f"the {value} at the {key}" if from_value else f"the {key} between {key} and {query}"
+    if share[meets] >= rule.enough and share.get(meets._replace(direction="destroy"), 1.0) < rule.trace:
+        reason = f"inside layer {layer}, {where} is enough, yet it is not needed: the layer also retrieves without it"
+        return Finding("redundant", reason=reason)
+    if share[meets] >= rule.enough:
         places, how = ((meaning.key,), "") if from_value else stores(share, inner, rule, meaning)
         return Finding("conv_association", layer, places=places, how=how, meaning=meaning)
-    if met >= rule.trace:
-        key, value, query = (words(role) for role in (meaning.key, meaning.value, meaning.query))
-        where = f"{value} is at the {key}" if from_value else f"{key} is between {key} and {query}"
-        return Finding("undetermined", reason=f"inside layer {layer}, a part of the {where}")
+    if share[meets] >= rule.trace:
+        return Finding("undetermined", reason=f"inside layer {layer}, {where} is only a part of what it retrieves by")
     return Finding("direct_retrieval", layer)
 
 

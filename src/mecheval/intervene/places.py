@@ -233,7 +233,10 @@ def _first(listener: Listener, value: Any) -> Any:
         name, first = next(iter(value.items()))
         if isinstance(first, Tensor):
             return type(value)(**{**value, name: listener(first)})
-    raise UserError(f"an intervention needs a tensor, or a tuple that starts with one (got {type(value).__name__}).")
+    got = (
+        f"a tuple that starts with {type(value[0]).__name__}" if isinstance(value, tuple) and value else _kind_of(value)
+    )
+    raise UserError(f"an intervention needs a tensor, or a tuple that starts with one (got {got}).")
 
 
 NEAR = 3

@@ -90,7 +90,7 @@ class Trial:
         there = {site: part for site, part in met.items() if part >= rule.trace}
         if not there:
             return None
-        first = next((site for site, part in there.items() if part >= rule.carries), max(there, key=there.__getitem__))
+        first = next((site for site, part in there.items() if part >= rule.enough), max(there, key=there.__getitem__))
         self._run([first], self.roles, "key", "restore")
         self._run([first], [*self.kinds, *self.roles], "key", "destroy")
         return first
@@ -102,13 +102,13 @@ class Trial:
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
         """The same among all operations of a layer from elsewhere, whose sites are not declared."""
-        module = self._undeclared(layer)
+        path, module = self._undeclared(layer)
         if module is None:
             return None
         few, (role, corruption) = slice(0, FEW), self.meeting
         clean, corrupted, where = self.clean[few], self.batches[corruption][few], self.where[role][few]
-        both, changed = self._from(layer, clean, corrupted), first_of(clean.roles[clean.meaning.role(corruption)])
-        some = operations(module, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
+        both, changed = self._from(layer, clean, corrupted), (clean.tokens != corrupted.tokens).int().argmax(1)
+        some = operations(module, path, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
         values = values_of(module, self._from(layer, clean), len(clean), some, {role: where})
         spoilt, before = self._from(layer, corrupted), self.lost[corruption][few]
         most, chosen = -np.inf, None
@@ -117,20 +117,20 @@ class Trial:
             share = float(ratio(np.sum(found.numpy() - before), np.sum(self.original[few] - before)))
             if share > most:
                 most, chosen = share, each
-            if share >= rule.carries:
+            if share >= rule.enough:
                 break
         if chosen is None:
             return None
         self._run_operation(module, layer, chosen)
         return str(chosen.site) if most >= rule.trace else None
 
-    def _undeclared(self, layer: int) -> nn.Module | None:
-        """The module that a layer from elsewhere is; in an `LM`, its mixer."""
+    def _undeclared(self, layer: int) -> tuple[str, nn.Module | None]:
+        """The module that a layer from elsewhere is, with its name; in an `LM`, its mixer."""
         if layer >= len(self.depths.layers):
-            return None
+            return "", None
         path = self.depths.layers[layer] + ".mixer" * isinstance(self.model, LM)
         module = dict(self.model.named_modules())[path]
-        return None if isinstance(module, Mixer) else module
+        return path, None if isinstance(module, Mixer) else module
 
     def _from(self, layer: int, *batches: Batch) -> Callable[[], Tensor]:
         """A run of the documents of all batches that passes through a layer: p(answer) of each."""
@@ -222,17 +222,34 @@ def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def other_values(clean: Batch) -> Batch | None:
-    """The same documents, each with its value replaced by another document's answer, if it can be one that it lacks."""
+    """The same documents, in each of which the value and another token that may be an answer have changed places.
+
+    So both symbols stay in the document, and a model that only checks whether its answer occurs there sees no change.
+    A token may be an answer if other documents have their value at its position, and surely if it is the answer of one;
+    one that the document does not repeat is best, because nothing else then tells where it belongs. A document without
+    such a token gets another document's answer, one that it lacks if it can. None if the value cannot be corrupted.
+    """
     tokens, meaning = clean.tokens.clone(), clean.meaning
     if meaning.value is None or torch.equal(clean.roles[meaning.value], clean.roles[meaning.key]):
         return None
-    pool = clean.answers.unique()
+    values, key, answers = clean.roles[meaning.value], clean.roles[meaning.key], clean.answers.unique()
+    usual, ends = set(values.flatten().tolist()), first_of(clean.roles[meaning.query]).tolist()
+    known = torch.isin(clean.tokens, answers).tolist()
     for row, own in enumerate(clean.answers.tolist()):
-        others = pool[pool != own].roll(row)
+        span = places_of(values, row)  # of a value of several tokens, the one that is the answer
+        here = next((place for place in span if int(clean.tokens[row, place]) == own), span[0])
+        text, taken = clean.tokens[row].tolist(), {*span, *places_of(key, row)}
+        free = [place for place in range(ends[row]) if place not in taken and text[place] != own]
+        free = [place for place in free if known[row][place] or place in usual]
+        rank = [(text.count(text[place]) == 1, known[row][place], place in usual) for place in free]
+        best = [place for place, each in zip(free, rank, strict=True) if each == max(rank)]
+        if best:
+            there = best[row % len(best)]
+            tokens[row, [here, there]] = tokens[row, [there, here]]
+            continue
+        others = answers[answers != own].roll(row)
         if not len(others):
             return None
         lacking = others[~torch.isin(others, clean.tokens[row])]
-        span = places_of(clean.roles[meaning.value], row)  # of a value of several tokens, the one that is the answer
-        place = next((place for place in span if int(clean.tokens[row, place]) == own), span[0])
-        tokens[row, place] = (lacking if len(lacking) else others)[0]
+        tokens[row, here] = (lacking if len(lacking) else others)[0]
     return replace(clean, tokens=tokens)
