@@ -7,8 +7,8 @@ writes of the delta rule solve a triangular system:
     o_t = exp(G_t) S^T q_t + sum_{s<=t} exp(G_t - G_s) (q_t . k_s) u_s
     u_t + beta_t sum_{s<t} exp(G_t - G_s) (k_t . k_s) u_s = beta_t (v_t - exp(G_t) S^T k_t)
 
-No exponent is positive. The sums G are in double precision, because a strong decay would take the last digits of the
-weak ones beside it. Measured beside it, compiled loops of the same algebra were no faster at length 36.
+No exponent is positive. The weights of decays are a kernel of their own (`decay_weights.py`); measured beside it, compiled
+loops of the rest were no faster at length 36.
 
 Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, M = L + K,
 N = B H memories, C positions of a chunk.
@@ -19,8 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from mecheval.ops.decay_weights import decay_weights
 from mecheval.ops.queries import as_extra_steps, take
 
 ONE_CHUNK = 64
@@ -30,7 +32,7 @@ CHUNK = 32
 STRONGEST = -1e4
 """Log-decays below it count as this, which is as good as minus infinity and can be added up."""
 NEGLIGIBLE = -69.0
-"""Logarithm of weights that count as zero: far above subnormal numbers, on which common CPUs are slow."""
+"""Logarithm of shares that count as zero: far above subnormal numbers, on which common CPUs are slow."""
 
 
 def in_chunks(
@@ -63,14 +65,13 @@ def in_chunks(
         if beta is not None or final_state:
             _, u_NLV, S_NDV = _walk(None, k_NLD, v_NLV, g_NL, beta_NL1, S_NDV, final_state)
         at_NK = at.repeat_interleave(heads, dim=0)
-        later_NKL = torch.arange(length) > at_NK.unsqueeze(2)
         scores_NKL = q_NKD @ k_NLD.mT
         if g_NL is None:
-            o_NKV = scores_NKL.masked_fill(later_NKL, 0) @ u_NLV
+            o_NKV = scores_NKL.masked_fill(torch.arange(length) > at_NK.unsqueeze(2), 0) @ u_NLV
         else:
             G_NL = g_NL.cumsum(1)
             G_NK = G_NL.gather(1, at_NK)
-            o_NKV = (scores_NKL * _weights(G_NK.unsqueeze(2) - G_NL.unsqueeze(1), later_NKL)) @ u_NLV
+            o_NKV = (scores_NKL * decay_weights(G_NK, G_NL, at_NK)) @ u_NLV
         if before_NDV is not None:
             old_NKV = q_NKD @ before_NDV
             o_NKV = o_NKV + (old_NKV if g_NL is None else old_NKV * _kept(G_NK).unsqueeze(2))
@@ -89,8 +90,8 @@ def _walk(
         weights_NCC = kept_NC1 = None
         if g_chunks is not None:
             G_NC = g_chunks[c].cumsum(1)
-            later_CC = torch.ones(G_NC.shape[1], G_NC.shape[1], dtype=torch.bool).triu(1)
-            weights_NCC, kept_NC1 = _weights(G_NC.unsqueeze(2) - G_NC.unsqueeze(1), later_CC), _kept(G_NC).unsqueeze(2)
+            every_NC = torch.arange(G_NC.shape[1]).expand(G_NC.shape)
+            weights_NCC, kept_NC1 = decay_weights(G_NC, G_NC, every_NC), _kept(G_NC).unsqueeze(2)
         u_NCV = v_NCV
         if beta_chunks is not None:
             u_NCV = _written(k_NCD, v_NCV, beta_chunks[c], S_NDV, weights_NCC, kept_NC1)
@@ -128,14 +129,9 @@ def _written(
     return u_NCV
 
 
-def _weights(exponent: Tensor, later: Tensor) -> Tensor:
-    """exp(exponent) in single precision; zero where it is negligible, and at positions that come later."""
-    return exponent.masked_fill(later | (exponent < NEGLIGIBLE), -torch.inf).float().exp()
-
-
 def _kept(G: Tensor) -> Tensor:
     """The share of the memory before a chunk that is left."""
-    return G.masked_fill(G < NEGLIGIBLE, -torch.inf).float().exp()
+    return F.threshold(G.float(), NEGLIGIBLE, -torch.inf).exp()
 
 
 def _chunks(x_NLX: Tensor) -> Sequence[Tensor]:

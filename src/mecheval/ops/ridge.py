@@ -34,8 +34,11 @@ Ints = NDArray[np.int64]
 
 MOST_KEPT = 1 << 23
 """Numbers in factors that are kept from the forward to the backward pass (64 MB); else it repeats them."""
-LANES = 8
-"""Documents that are solved side by side, so that every inner loop is a few vectors long, whatever the width."""
+LANES = 32
+"""Most documents that are solved side by side, so that every inner loop is a few vectors long, whatever the width.
+
+How many there are is known to a kernel only when it runs: loops of a fixed length are unrolled, and then not vectorised.
+"""
 
 
 def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tensor | None = None) -> Tensor:
@@ -56,7 +59,8 @@ def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tenso
         return ridge_reference(q, k, g, beta, lamb, at)
     at_BK, which_BK = in_time_order(at, batch, length)
     matrices = [x.detach().contiguous() for x in (k, g.exp(), beta, lamb, at_BK, which_BK)]
-    shape = (-(-batch // LANES), k.shape[2], length, k.shape[3], k.shape[3], LANES)
+    lanes = min(LANES, batch)
+    shape = (-(-batch // LANES), k.shape[2], length, k.shape[3], k.shape[3], lanes)
     keep = torch.is_grad_enabled() and at is None and math.prod(shape) <= MOST_KEPT
     factors = torch.empty(shape if keep else (0,) * 6, dtype=torch.float64)
     x = _solve(q.detach(), *matrices, factors, False)
@@ -115,9 +119,10 @@ def _solve_all(
     """
     batch, queries = at_BK.shape
     heads, size = lamb_HD.shape
-    G_DDN, U_DDN = np.zeros((size, size, LANES)), np.zeros((size, size, LANES))
-    k_DN, y_DN, w_N, beta_N = np.zeros((size, LANES)), np.zeros((size, LANES)), np.zeros(LANES), np.zeros(LANES)
-    asked_N = np.zeros(LANES, np.int64)
+    most = min(LANES, batch)
+    G_DDN, U_DDN = np.zeros((size, size, most)), np.zeros((size, size, most))
+    k_DN, y_DN, w_N, beta_N = np.zeros((size, most)), np.zeros((size, most)), np.zeros(most), np.zeros(most)
+    asked_N = np.zeros(most, np.int64)
     for first in range(0, batch, LANES):
         lanes, steps = min(LANES, batch - first), 0
         for n in range(lanes if queries > 0 else 0):
@@ -157,45 +162,43 @@ def _write(G_DDN: Doubles, w_N: Doubles, beta_N: Doubles, k_DN: Doubles) -> None
     """One step of G."""
     for i in range(len(k_DN)):
         for j in range(i, len(k_DN)):
-            for n in range(LANES):
+            for n in range(len(w_N)):
                 G_DDN[i, j, n] = w_N[n] * G_DDN[i, j, n] + beta_N[n] * k_DN[i, n] * k_DN[j, n]
 
 
 @fast_kernel
 def _factorise(G_DDN: Doubles, lamb_D: Floats, U_DDN: Doubles) -> None:
     """Write to U the upper triangle with U^T U = G + diag(lamb), and to its diagonal the reciprocals."""
-    size = len(lamb_D)
+    size, lanes = len(lamb_D), G_DDN.shape[2]
     for i in range(size):
-        for j in range(i, size):
-            for n in range(LANES):
-                U_DDN[i, j, n] = G_DDN[i, j, n]
-        for n in range(LANES):
+        U_DDN[i, i:] = G_DDN[i, i:]
+        for n in range(lanes):
             U_DDN[i, i, n] += lamb_D[i]
     for i in range(size):
-        for n in range(LANES):
+        for n in range(lanes):
             U_DDN[i, i, n] = 1 / np.sqrt(U_DDN[i, i, n])
         for j in range(i + 1, size):
-            for n in range(LANES):
+            for n in range(lanes):
                 U_DDN[i, j, n] *= U_DDN[i, i, n]
         for j in range(i + 1, size):
             for m in range(j, size):
-                for n in range(LANES):
+                for n in range(lanes):
                     U_DDN[j, m, n] -= U_DDN[i, j, n] * U_DDN[i, m, n]
 
 
 @fast_kernel
 def _back_and_forth(U_DDN: Doubles, y_DN: Doubles) -> None:
     """Solve U^T U x = y in place."""
-    size = len(y_DN)
+    size, lanes = y_DN.shape
     for i in range(size):
-        for n in range(LANES):
+        for n in range(lanes):
             y_DN[i, n] *= U_DDN[i, i, n]
         for j in range(i + 1, size):
-            for n in range(LANES):
+            for n in range(lanes):
                 y_DN[j, n] -= U_DDN[i, j, n] * y_DN[i, n]
     for i in range(size - 1, -1, -1):
         for j in range(i + 1, size):
-            for n in range(LANES):
+            for n in range(lanes):
                 y_DN[i, n] -= U_DDN[i, j, n] * y_DN[j, n]
-        for n in range(LANES):
+        for n in range(lanes):
             y_DN[i, n] *= U_DDN[i, i, n]
