@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from mecheval.analysis.weights import read_weights
+from mecheval.analysis.weights import is_published, published_model, read_weights
 from mecheval.config import RunConfig
 from mecheval.digests import run_id
 from mecheval.errors import UnknownName, UserError
@@ -137,7 +137,9 @@ class Trained(NamedTuple):
 
 
 def load_run(folder: RunFolder, state: str = LAST) -> Trained:
-    """The model of a finished run."""
+    """The model of a finished run, or of a published one, of which there is only the last state."""
+    if state == LAST and (published := published_model(folder)) is not None:
+        return published
     name = weights_of(folder, state)
     folder.check_whole()
     lm, origin = read_weights(folder.read_file(name), str(folder.path / name))
@@ -163,6 +165,7 @@ def weights_of(folder: RunFolder, state: str) -> str:
     status = folder.status()["status"]
     files = {name: f"{folder.weights.name}/{name}.safetensors" for name in STATES}
     there = [name for name, file in files.items() if status in WHOLE and (folder.path / file).exists()]
+    there += [LAST] if is_published(folder) else []
     if state not in there:
         hint = f"it has: {', '.join(there)}" if there else f"its status is {status}"
         raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
@@ -189,14 +192,15 @@ def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | No
     """Intervene on a finished run at all sites and roles.
 
     The effects and the verdict are stored with the run, unless they are from another number of documents (`n`) than
-    it is evaluated on.
+    it is evaluated on, or the run is a published one.
     """
-    if n is None:
+    keep = n is None and not is_published(folder)
+    if keep:
         folder.check_writable()  # before anything is computed that could not be kept
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         found = measure(trained.lm, *documents(trained.task, trained.config, split, n))
-    if n is None:
+    if keep:
         with folder.exclusive():
             tables = found.rows(state, trained.step, split)
             tables["effects"] = beside(tables["effects"], folder.read("effects"), judged=True)
@@ -212,12 +216,13 @@ def ablation(
     The effects are stored with the run in table `ablations`, in the manner of `probe`.
     """
     change = edit_of(edit)
-    if n is None:
+    keep = n is None and not is_published(folder)
+    if keep:
         folder.check_writable()
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         found = ablate(trained.lm, documents(trained.task, trained.config, split, n)[0], change)
-    if n is None:
+    if keep:
         place = {"state": state, "step": trained.step, "split": split, "edit": edit}
         rows = [{**place, **row} for row in found.to_dict("records")]
         with folder.exclusive():
@@ -234,13 +239,14 @@ def probe_otherwise(
     The effects are stored with the run, beside all others, unless they are from another number of documents (`n`).
     """
     check_corruption(corruption, direction)
-    if n is None:
+    keep = n is None and not is_published(folder)
+    if keep:
         folder.check_writable()
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         pair = documents(trained.task, trained.config, split, n, corruption)
         effects = interchange(trained.lm, *pair, [] if heads else None, direction=direction, heads=heads)
-    if n is None:
+    if keep:
         rows = rows_of(effects.to_dict("records"), dict(zip(PLACE, (state, trained.step, split), strict=True)))
         about = f"{corruption}, {direction}{', heads' * heads}"
         with folder.exclusive():

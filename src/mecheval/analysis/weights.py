@@ -19,7 +19,7 @@ from mecheval.digests import run_id, sha256
 from mecheval.errors import UnknownName, UserError
 from mecheval.files import HEADER, safetensors_body, safetensors_header, write_atomic
 from mecheval.model import LM
-from mecheval.store import RESULTS, RunFolder, writing
+from mecheval.store import RESULTS, RunFolder, Store, writing
 from mecheval.types import LAST
 
 if TYPE_CHECKING:  # it imports this module
@@ -115,6 +115,21 @@ def published_model(folder: RunFolder) -> Trained | None:
             config = RunConfig.read(origin["config"])
             return Trained(config, config.build_task(), lm.double(), origin["step"])
     return None
+
+
+def is_published(folder: RunFolder) -> bool:
+    """Whether a run belongs to published results, to which interventions add nothing."""
+    return bool(pretrained_files(folder.path.parents[1]))
+
+
+def find_run(store: Store, name: str) -> RunFolder:
+    """The one run whose id starts with `name`, or the published run of the pretrained model with this name."""
+    if "-" not in name:  # an id has none, and the name of a pretrained model has some
+        return store.find(name)
+    files = pretrained_files()
+    if name not in files:
+        raise UnknownName("pretrained model", name, files)
+    return Store(RESULTS).folder(pretrained_origin(files[name])["run"])
 
 
 def pretrained_files(results: Path = RESULTS) -> dict[str, Path]:
