@@ -12,6 +12,7 @@ from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep import Estimate, Event, Job
 from mecheval.sweep.board import Board, Tally
+from mecheval.training.progress import duration
 from sweep.jobs import small_jobs
 from training.runs import tiny
 
@@ -118,6 +119,13 @@ def test_an_estimate_takes_runs_of_the_same_shape_from_the_store() -> None:
     row = {"status": "done", "seconds": 12.5, "step": 50, "config": one.config.to_dict()}
     assert Estimate([row]).seconds(other.config) == 12.5
     assert Estimate([{**row, "status": "interrupted"}]).seconds(other.config) != 12.5
+
+
+def test_a_mixer_that_was_timed_before_is_expected_to_take_that_long(tmp_path: Path) -> None:
+    screen, [job] = io.StringIO(), small_jobs(1)
+    watcher = Board(Console(file=screen, width=100), "ar", Clock(), paces=[(job.config, 2.0)])
+    watcher.begin([job], [job], Store(tmp_path), 1)
+    assert f"about {duration(2.0 * job.config.data.steps)}" in screen.getvalue()
 
 
 def test_runs_of_a_busy_machine_do_not_count_once_there_are_quicker_ones(tmp_path: Path) -> None:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from mecheval.analysis.weights import load_weights, pretrained_files, pretrained_origin, read_weights, weights_of
+from mecheval.analysis.weights import (
+    is_published,
+    load_weights,
+    pretrained_files,
+    pretrained_origin,
+    read_weights,
+    weights_of,
+)
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene import Depths, Verdict, ablate, interchange, state_sweep, verdict
@@ -135,7 +142,9 @@ class Trained(NamedTuple):
 
 
 def load_run(folder: RunFolder, state: str = LAST) -> Trained:
-    """The model of a finished run."""
+    """The model of a finished run, or of a published one, of which there is only the last state."""
+    if state == LAST and (published := published_model(folder)) is not None:
+        return published
     name = weights_of(folder, state)
     folder.check_whole()
     lm, origin = read_weights(folder.read_file(name), str(folder.path / name))
@@ -179,14 +188,15 @@ def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | No
     """Intervene on a finished run at all sites and roles.
 
     The effects and the verdict are stored with the run, unless they are from another number of documents (`n`) than
-    it is evaluated on.
+    it is evaluated on, or the run is a published one.
     """
-    if n is None:
+    keep = n is None and not is_published(folder)
+    if keep:
         folder.check_writable()  # before anything is computed that could not be kept
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         found = measure(trained.lm, *documents(trained.task, trained.config, split, n))
-    if n is None:
+    if keep:
         with folder.exclusive():
             tables = found.rows(state, trained.step, split)
             tables["effects"] = beside(tables["effects"], folder.read("effects"), judged=True)
@@ -202,12 +212,13 @@ def ablation(
     The effects are stored with the run in table `ablations`, in the manner of `probe`.
     """
     change = edit_of(edit)
-    if n is None:
+    keep = n is None and not is_published(folder)
+    if keep:
         folder.check_writable()
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         found = ablate(trained.lm, documents(trained.task, trained.config, split, n)[0], change)
-    if n is None:
+    if keep:
         place = {"state": state, "step": trained.step, "split": split, "edit": edit}
         rows = [{**place, **row} for row in found.to_dict("records")]
         with folder.exclusive():
@@ -224,13 +235,14 @@ def probe_otherwise(
     The effects are stored with the run, beside all others, unless they are from another number of documents (`n`).
     """
     check_corruption(corruption, direction)
-    if n is None:
+    keep = n is None and not is_published(folder)
+    if keep:
         folder.check_writable()
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         pair = documents(trained.task, trained.config, split, n, corruption)
         effects = interchange(trained.lm, *pair, [] if heads else None, direction=direction, heads=heads)
-    if n is None:
+    if keep:
         rows = rows_of(effects.to_dict("records"), dict(zip(PLACE, (state, trained.step, split), strict=True)))
         about = f"{corruption}, {direction}{', heads' * heads}"
         with folder.exclusive():

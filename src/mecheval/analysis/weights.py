@@ -19,7 +19,7 @@ from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError, in_one_line
 from mecheval.files import HEADER, run_id, safetensors_body, safetensors_header, sha256, write_atomic
 from mecheval.model import LM
-from mecheval.store import RESULTS, RunFolder, StoreError, writing
+from mecheval.store import RESULTS, RunFolder, Store, StoreError, writing
 from mecheval.store.schema import WHOLE
 from mecheval.types import LAST, STATES
 
@@ -101,6 +101,7 @@ def weights_of(folder: RunFolder, state: str) -> str:
     status = folder.status()["status"]
     files = {name: f"{folder.weights.name}/{name}.safetensors" for name in STATES}
     there = [name for name, file in files.items() if status in WHOLE and (folder.path / file).exists()]
+    there += [LAST] if is_published(folder) else []
     if state not in there:
         hint = f"it has: {', '.join(there)}" if there else f"its status is {status}"
         raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
@@ -119,6 +120,21 @@ def load_pretrained(name: str, results: str | Path = RESULTS) -> LM:
     if (own := pretrained_name(RunConfig.read(origin["config"]))) != name:
         raise UserError(f"{files[name]} is damaged: it holds {own}.")
     return lm
+
+
+def is_published(folder: RunFolder) -> bool:
+    """Whether a run belongs to published results, to which interventions add nothing."""
+    return bool(pretrained_files(folder.path.parents[1]))
+
+
+def find_run(store: Store, name: str) -> RunFolder:
+    """The one run whose id starts with `name`, or the published run of the pretrained model with this name."""
+    if "-" not in name:  # an id has none, and the name of a pretrained model has some
+        return store.find(name)
+    files = pretrained_files()
+    if name not in files:
+        raise UnknownName("pretrained model", name, files)
+    return Store(RESULTS).folder(pretrained_origin(files[name])["run"])
 
 
 def pretrained_files(results: Path = RESULTS) -> dict[str, Path]:

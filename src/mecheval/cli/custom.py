@@ -212,7 +212,8 @@ def _table(result: Evaluation) -> Table:
     from mecheval.cli.show import plain_table
 
     heads = ("mixer", "verdict", "d", "test\nacc", "test\nlik", "at\nkey", "at\nvalue", "at\nquery", "agree-\nment")
-    table = plain_table(heads, ("mixer", "verdict"), ("mixer",), gap=1)
+    shown = [i for i, head in enumerate(heads) if head != "d" or result.table["d"].nunique() > 1]  # 80 columns are few
+    table = plain_table([heads[i] for i in shown], ("mixer", "verdict"), ("mixer",), gap=1)
     for mixer, cells in zip(result.table["mixer"], result.cells(), strict=True):
-        table.add_row(*map(Text, cells), style="bold" if mixer == result.name else "")
+        table.add_row(*(Text(cells[i]) for i in shown), style="bold" if mixer == result.name else "")
     return table

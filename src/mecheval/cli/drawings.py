@@ -12,6 +12,7 @@ from mecheval.cli.app import app, aside, console, line, loading, note
 from mecheval.cli.options import (
     ANY_OPTION,
     AllSeeds,
+    AnyRun,
     Document,
     DocumentSeed,
     Preset,
@@ -73,7 +74,7 @@ def grammar(
 
 @draw.command()
 def example(
-    run: Run,
+    run: AnyRun,
     document: Document = 0,
     state: State = "last",
     split: Split = "test",
@@ -88,13 +89,14 @@ def example(
     with loading():
         from mecheval import figures
         from mecheval.analysis import runs as probe
+        from mecheval.analysis.weights import find_run
         from mecheval.cli.show.documents import document_data
         from mecheval.figures.example import example_figure
         from mecheval.intervene.explain import explain
         from mecheval.store import Store
 
     figures.check_suffix(save)
-    trained = probe.load_run(Store(store).find(run), state)
+    trained = probe.load_run(find_run(Store(store), run), state)
     clean, corrupted = probe.document(trained, document, split)
     n_layers = trained.config.model.n_layers
     site = site or ("blocks.1.input" if n_layers > 1 else "blocks.0.mixer.output")
@@ -107,7 +109,7 @@ def example(
 
 @draw.command()
 def inside(
-    run: Run,
+    run: AnyRun,
     document: Document = 0,
     state: State = "last",
     split: Split = "test",
@@ -118,6 +120,7 @@ def inside(
     with loading():
         from mecheval import figures
         from mecheval.analysis import runs as probe
+        from mecheval.analysis.weights import find_run
         from mecheval.cli.show import plain_table
         from mecheval.cli.show.documents import document_data
         from mecheval.figures.reads import reads as reads_figure
@@ -125,7 +128,7 @@ def inside(
         from mecheval.store import Store
 
     figures.check_suffix(save)
-    trained = probe.load_run(Store(store).find(run), state)
+    trained = probe.load_run(find_run(Store(store), run), state)
     clean, _ = probe.document(trained, document, split)
     one = document_data(trained.task, clean, 0)
     title = f"{trained.config.title} · document {document} ({split})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mecheval.cli.app import app, aside, console, loading, note, print_json
-from mecheval.cli.options import AsJson, Document, Run, Set, Split, State, StorePath, Top, given_options
+from mecheval.cli.options import AnyRun, AsJson, Document, Set, Split, State, StorePath, Top, given_options
 from mecheval.errors import UnknownName, UserError
 from mecheval.sites import sites_in
 from mecheval.store import DEFAULT_STORE
@@ -25,7 +25,7 @@ SITES = ("all", "blocks", "heads")
 
 @app.command()
 def intervene(
-    run: Run,
+    run: AnyRun,
     state: State = "last",
     split: Split = "test",
     n: Annotated[int | None, typer.Option("-n", help="Documents; default: as many as the run was scored on.")] = None,
@@ -75,7 +75,7 @@ def intervene(
         raise UserError("--edit is about whole sites; leave out --sites heads.")
     if save is not None:
         figures.check_suffix(save)
-    folder = Store(store).find(run)
+    folder = weights.find_run(Store(store), run)
     if site is not None:
         _check_sweep(site, sites, direction)
         _sweep(folder, state, split, n, corruption, save, as_json)
@@ -181,7 +181,7 @@ def _sweep(
 
 @app.command()
 def explain(
-    run: Run,
+    run: AnyRun,
     document: Document = 0,
     state: State = "last",
     split: Split = "test",
@@ -199,6 +199,7 @@ def explain(
         from dataclasses import asdict
 
         from mecheval.analysis import runs as probe
+        from mecheval.analysis.weights import find_run
         from mecheval.cli.show import documents
         from mecheval.cli.show import effects as show
         from mecheval.intervene.explain import explain
@@ -206,7 +207,7 @@ def explain(
         from mecheval.types import carriers
 
     _announce(mixer)
-    folder = Store(store).find(run)
+    folder = find_run(Store(store), run)
     trained = probe.load_run(folder, state)
     clean, corrupted = probe.document(trained, document, split)
     sites = site or show.among(trained.lm.sites(), show.ENDS)
@@ -234,7 +235,10 @@ def explain(
 @app.command()
 def explore(
     run: Annotated[
-        str, typer.Argument(metavar="RUN|FOLDER", help="Run id or unique prefix, or a Hugging Face checkpoint on disk.")
+        str,
+        typer.Argument(
+            metavar="RUN|FOLDER", help="Run id or unique prefix, pretrained model, or Hugging Face checkpoint on disk."
+        ),
     ],
     document: Document = 0,
     state: State = "last",
@@ -255,6 +259,7 @@ def explore(
         import webbrowser
 
         from mecheval.analysis import runs
+        from mecheval.analysis.weights import find_run
         from mecheval.explore.checkpoint import of_checkpoint
         from mecheval.explore.server import Server
         from mecheval.explore.session import Session
@@ -265,7 +270,7 @@ def explore(
     else:
         if task or assignments:
             raise UserError("--task and --set are for checkpoints on disk; a run has its own task.")
-        trained = runs.load_run(Store(store).find(run), state)
+        trained = runs.load_run(find_run(Store(store), run), state)
         session = Session(trained.lm, trained.task, *runs.document(trained, document, split), trained.config.title)
     with Server(session, port) as server:
         console.print(server.address, soft_wrap=True)

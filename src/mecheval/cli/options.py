@@ -31,6 +31,9 @@ Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", he
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
 StorePath = Annotated[Path, typer.Option("--store", callback=_folder, help="Folder of runs (or set MECHEVAL_STORE).")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Run id or unique prefix.")]
+AnyRun = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run id or unique prefix, or a model of `mecheval list pretrained`.")
+]
 State = Annotated[str, typer.Option(help="Which weights: last, or best (on dev).")]
 Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; default: one per core.")]
 StoreAddress = Annotated[str, typer.Option("--store", help="Folder of runs, or a URL that fsspec opens.")]

@@ -44,8 +44,8 @@ STYLES = {"ok": "green", "unfinished": "yellow", "no checksums": "yellow", "dama
 
 
 MIXER_HELP = (
-    "A mixer of `mecheval list mixers` (default: attention) or FILE.py:CLASS; or a mixer for each layer: "
-    "mamba+attention (or mamba,attention), 3*mamba+attention."
+    "A mixer of `mecheval list mixers` (default: attention) or FILE.py:CLASS. Several make one hybrid model, layer by "
+    "layer: mamba+attention, 3*mamba+attention. For a run of each mixer, repeat the command."
 )
 
 
@@ -76,6 +76,7 @@ def train(
         from mecheval import custom
         from mecheval.cli.show.runs import run_table
         from mecheval.config import merge
+        from mecheval.mixers.pattern import read_pattern
         from mecheval.plain import load_yaml
         from mecheval.store import Store
         from mecheval.training import Interrupted, tracker
@@ -90,6 +91,9 @@ def train(
     options |= {name: parse_value(value) for name, value in common.items() if value is not None}
     options |= {name: value for name, value in (("task", task), ("mixer", mixer)) if value is not None}
     resolved = merge(preset, {} if config is None else load_yaml(config), options)
+    if mixer is not None and "," in mixer:
+        each = " and ".join(f"--mixer {name}" for name in dict.fromkeys(read_pattern(mixer)))
+        note(f"{mixer} is one hybrid model, layer by layer; for separate runs, give {each} in turn.")
     if dry_run:
         _show_plan(resolved, Store(store), as_json)
         return

@@ -28,7 +28,9 @@ from mecheval.studies import SCALES, Study, get_study, study_table, with_seed
 from mecheval.studies.scales import QUICK, RATES, at_block_1, at_scale, one_width, preferred, runs
 from mecheval.sweep import Engine, HereEngine, Job, LocalEngine, Point, Stopped, sweep
 from mecheval.sweep.board import Board
+from mecheval.sweep.driver import pending
 from mecheval.tasks import TASKS, Task
+from mecheval.training.plan import plan as time_steps
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -176,15 +178,21 @@ def prepare(
 def train(plan: Plan, store: Store, engines: Sequence[Engine], console: Console) -> None:
     """Train the missing runs of a plan: all with one engine, or the custom mixer's with the first of two engines."""
     parts = [plan.own + plan.others] if len(engines) == 1 else [plan.own, plan.others]
-    mine = {point.config.id for point in plan.own}
+    mine, paces = {point.config.id for point in plan.own}, timed(plan, store)
     for engine, points in zip(engines, parts, strict=True):
         if not points:
             continue
-        swept = sweep(plan.jobs(points), store, engine, Board(console, plan.title))
+        swept = sweep(plan.jobs(points), store, engine, Board(console, plan.title, paces=paces))
         for failure in swept.failures:
             if failure.run in mine:
                 raise UserError(f"{failure.title} failed: {failure.message}")
             console.print(f"failed: {failure.title}: {failure.message}", markup=False)
+
+
+def timed(plan: Plan, store: Store) -> list[tuple[RunConfig, float]]:
+    """Seconds per step of the custom mixer at each width that is still to be trained, from a few steps of each."""
+    todo = {job.config.model.d_model: job.config for job in pending(plan.jobs(plan.own), store)}
+    return [(config, time_steps(config, store).pace) for config in todo.values()]
 
 
 def collect(plan: Plan, store: Store, warnings: Sequence[str], report: str | Path | None) -> Evaluation:

@@ -11,8 +11,22 @@ from typing import TYPE_CHECKING, Any
 from mecheval.errors import UserError
 from mecheval.figures.canvas import QUIET, Canvas, breadth, cut
 from mecheval.figures.heatmap import label
-from mecheval.figures.mechanisms import AFTER_VALUE, COLUMNS, LONGEST, SHARES, VERDICTS, mechanisms_figure, words
-from mecheval.figures.vegalite import RAMP, WHITE_FROM, Chart
+from mecheval.figures.mechanisms import (
+    AFTER_VALUE,
+    BAND,
+    COLUMNS,
+    LINE,
+    LONGEST,
+    SHARES,
+    VERDICTS,
+    describe,
+    draw_legend,
+    draw_mechanism,
+    grouped,
+    short,
+    words,
+)
+from mecheval.figures.vegalite import RAMP, WHITE_FROM, Chart, wrapped
 from mecheval.store.bounds import name_of
 from mecheval.store.store import snapshot_of
 from mecheval.studies import best_rows
@@ -36,8 +50,12 @@ WAY = ["verdict", "layer", "stored_by", "stored_at", "n_layers"]
 """Columns in which mixers with the same mechanism agree."""
 HEADS = (*CARRIERS, "value", "next_key")
 """Positions of the columns `SHARES`."""
-CELL, HEIGHT, BLOCK = (60.0, 22.0), 26.0, 18.0
+CELL, HEIGHT, BLOCK = (56.0, 20.0), 23.0, 8.0
 """Pixels of a cell, from a mixer to the next, and before a group of them."""
+STEP, LEFT, GAP = 42.0, 40.0, 20.0
+"""Pixels between two positions of a drawing, to its left, and between two drawings."""
+ACROSS, MOST = 2, 40
+"""Drawings that stand side by side, and the most that are drawn."""
 
 
 def mechanism_rows(store: Store, task: str, among: Collection[str] | None = None) -> pd.DataFrame:
@@ -179,14 +197,47 @@ def _said(value: Any) -> str:
 
 
 def ways_figure(rows: pd.DataFrame, title: str) -> Chart:
-    """One drawing for each mechanism, with the mixers that have it; `rows` are those of `mechanism_rows`.
+    """One drawing for each mechanism below the mixers that have it, two in a row; `rows` as from `mechanism_rows`.
 
-    Mixers whose short convolutions join key and value at different positions have drawings of their own.
+    Mixers whose short convolutions join key and value at different positions have drawings of their own. Those that
+    did not learn have no drawing.
     """
     later = (rows["verdict"] == "conv_association") & (rows["conv_next_key"] > rows["conv_value"])
-    groups = rows.assign(mixer=rows["mixer"].astype(str), later=later).groupby([*WAY, "later"], dropna=False)
-    together = groups["mixer"].transform(lambda names: "\n".join(ordered("mixer", names)))
-    return mechanisms_figure(rows.assign(mixer=together), title, narrow=True)
+    alike = rows.assign(mixer=rows["mixer"].astype(str), later=later).groupby([*WAY, "later"], dropna=False)
+    together = alike["mixer"].transform(lambda names: "\n".join(ordered("mixer", names)))
+    groups = grouped(rows.assign(mixer=together))
+    drawn, plain = (
+        [group for group in groups if group.way()[0]][:MOST],
+        [group for group in groups if not group.way()[0]],
+    )
+    wide = LEFT + STEP * len(CARRIERS)
+    canvas, top, colours = Canvas(ACROSS * wide + (ACROSS - 1) * GAP, 0), 0.0, set[str]()
+    for first in range(0, len(drawn), ACROSS):
+        line = drawn[first : first + ACROSS]
+        named = [wrapped(", ".join(group.names), wide, 6) for group in line]
+        floor = top + LINE * (2.5 + max(map(len, named))) + BAND * max(group.n_layers for group in line)
+        for i, (group, names) in enumerate(zip(line, named, strict=True)):
+            left = i * (wide + GAP)
+            _heading(canvas, left, top, short(group.findings[0][0]), names)
+            place = {role: left + LEFT + STEP * (j + 0.5) for j, role in enumerate(CARRIERS)}
+            for role, x in place.items():
+                y = floor - BAND * group.n_layers - LINE
+                canvas.text(x, y, role, align="center", size=10, colour=QUIET, what="position")
+            colours |= draw_mechanism(canvas, group, place, floor)
+        top = floor + GAP
+    for group in plain[:MOST]:
+        names = wrapped(", ".join(group.names), canvas.width, 6)
+        _heading(canvas, 0, top, words(group.findings[0][0].label), names)
+        top += LINE * (1 + len(names)) + BLOCK
+    canvas.height = draw_legend(canvas, colours, 0, top + LINE) if colours else top
+    notes = ["Arrows: the way from key to query. Number: the share restored there."]
+    return canvas.chart(title, notes if colours else [], describe(groups, title))
+
+
+def _heading(canvas: Canvas, x: float, y: float, verdict: str, names: list[str]) -> None:
+    canvas.text(x, y + LINE / 2, verdict, bold=True, size=12, what="verdict")
+    for i, text in enumerate(names):
+        canvas.text(x, y + (i + 1.5) * LINE, text, size=12, what="mixer")
 
 
 def shares_figure(rows: pd.DataFrame, title: str) -> Chart:
@@ -196,17 +247,22 @@ def shares_figure(rows: pd.DataFrame, title: str) -> Chart:
     shown = [name for name in SHARES if name in SHARES[: len(CARRIERS)] or rows[name].notna().any()]
     place = {name: left + (i + 0.5) * CELL[0] + 20 * (i >= len(CARRIERS)) for i, name in enumerate(shown)}
     canvas = Canvas(max(place.values()) + CELL[0] / 2 + 8, 0)
-    canvas.text(left, 6, "before the layer that retrieves, or layer 1", colour=QUIET, size=10, what="head")
+    canvas.text(left, 5, "before the layer that retrieves, or layer 1", colour=QUIET, size=10, what="head")
     if len(shown) > len(CARRIERS):
-        canvas.text(place[SHARES[len(CARRIERS)]] - CELL[0] / 2, 6, "in its convolution", colour=QUIET, size=10,
+        canvas.text(place[SHARES[len(CARRIERS)]] - CELL[0] / 2, 5, "in its convolution", colour=QUIET, size=10,
                     what="head")  # fmt: skip
     for name, head in zip(SHARES, HEADS, strict=True):
         if name in place:
-            canvas.text(place[name], 22, head, align="center", colour=QUIET, what="position")
-    y, said = 44.0, []
+            canvas.text(place[name], 20, head, align="center", colour=QUIET, what="position")
+    y, said = 38.0, []
     for verdict in dict.fromkeys(known):
         own = rows[rows["verdict"] == verdict].set_index("mixer")
         canvas.text(0, y, words(verdict), bold=True, what="verdict")
+        if verdict == "not_learnt":  # a share of nothing says nothing
+            for text in wrapped(", ".join(cut(name, LONGEST) for name in ordered("mixer", own.index)), canvas.width, 6):
+                y += HEIGHT
+                canvas.text(0, y, text, size=12, what="mixer")
+            own = own.iloc[:0]
         for mixer in ordered("mixer", own.index):
             y += HEIGHT
             canvas.text(0, y, cut(mixer, LONGEST), size=12, what="mixer")
@@ -218,9 +274,7 @@ def shares_figure(rows: pd.DataFrame, title: str) -> Chart:
             said.append(f"{mixer} ({words(verdict)}): {label(shares[top])} at {top}")
         y += HEIGHT + BLOCK
     canvas.height = y - BLOCK
-    notes = [
-        "Share of the lost likelihood that one clean activation brings back: 0 nothing, 1 all (best run per mixer)."
-    ]
+    notes = ["Share of the lost likelihood that one clean activation brings back."]
     return canvas.chart(title, notes, f"{title}. Most is restored: {'; '.join(said)}.")
 
 

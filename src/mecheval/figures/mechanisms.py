@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -109,10 +109,10 @@ class Group:
         lines += [f"{len(others) - FEW} other findings"] if len(others) > FEW else []
         return [line for line in lines if line]
 
-    def height(self, narrow: bool) -> float:
-        """Pixels that the drawing of these runs takes, with the space below it; `narrow`: words stand below it."""
-        drawn, words = max(BAND * self.n_layers, LINE * len(self.names + self.about)), LINE * len(self.said)
-        return (drawn + words if narrow else max(drawn, words)) + SPACE
+    @property
+    def height(self) -> float:
+        """Pixels that the drawing of these runs takes, with the space below it."""
+        return max(BAND * self.n_layers, LINE * len(self.names + self.about), LINE * len(self.said)) + SPACE
 
     def way(self) -> tuple[list[Arrow], dict[Place, float]]:
         """The way of the finding that is drawn; none where it is about layers that the model does not have."""
@@ -142,19 +142,18 @@ def order(finding: Finding) -> tuple[int, str]:
     return (VERDICTS.index(finding.label) if finding.label in VERDICTS else len(VERDICTS), short(finding))
 
 
-def mechanisms_figure(frame: pd.DataFrame, title: str = TITLE, *, narrow: bool = False) -> Chart:
+def mechanisms_figure(frame: pd.DataFrame, title: str = TITLE) -> Chart:
     """A drawing for each mixer and number of layers; `frame` has a row for each run and the columns `COLUMNS`.
 
     Drawn is the commonest finding among the runs that have learnt the task; the others are listed in words, to the
-    right of the drawing, or below it if the figure should be `narrow`.
+    right of the drawing.
     """
     every = grouped(frame)
-    fitting = zip(every, accumulate(group.height(narrow) for group in every), strict=True)
+    fitting = zip(every, accumulate(group.height for group in every), strict=True)
     groups = [group for group, bottom in fitting if bottom <= TALLEST] or every[:1]
     drawing = max(breadth(text, 12) for group in groups for text in group.names + group.about) + 64
-    edge, wordy = drawing + STEP * len(CARRIERS) + 36, max(breadth(line) for group in groups for line in group.said)
-    right = 0.0 if narrow else edge
-    canvas = Canvas(max(edge, right + wordy), 0)
+    right = drawing + STEP * len(CARRIERS) + 36
+    canvas = Canvas(right + max(breadth(line) for group in groups for line in group.said), 0)
     place = {role: drawing + STEP * (i + 0.5) for i, role in enumerate(CARRIERS)}
     for role, x in place.items():
         canvas.text(x, 8, role, align="center", colour=QUIET, what="position")
@@ -166,11 +165,10 @@ def mechanisms_figure(frame: pd.DataFrame, title: str = TITLE, *, narrow: bool =
                         colour=QUIET if about else INK, what="about" if about else "mixer")  # fmt: skip
         for i, text in enumerate(group.said):
             colour = QUIET if i > 1 else INK
-            first = top + group.height(narrow) - SPACE - LINE * len(group.said) + 4 if narrow else top
-            canvas.text(right, first + (i + 0.5) * LINE, text, bold=i == 0, colour=colour, what="verdict")
-        colours |= _draw_mechanism(canvas, group, place, top + BAND * group.n_layers)
-        top += group.height(narrow)
-    canvas.height = _draw_legend(canvas, [name for name, colour in LEGEND.items() if colour in colours], drawing, top)
+            canvas.text(right, top + (i + 0.5) * LINE, text, bold=i == 0, colour=colour, what="verdict")
+        colours |= draw_mechanism(canvas, group, place, top + BAND * group.n_layers)
+        top += group.height
+    canvas.height = draw_legend(canvas, colours, drawing, top)
     notes = list(NOTES if colours else NOTES[:1])
     if len(groups) < len(every):
         notes.append(f"Not shown: {len(every) - len(groups):,} of {len(every):,} mixers and numbers of layers.")
@@ -239,8 +237,11 @@ def carries(arrows: Sequence[Arrow], n_layers: int) -> list[tuple[Place, Place]]
     return [(Place(role, min(at)), Place(role, max(at))) for role, at in levels.items() if at and min(at) < max(at)]
 
 
-def _draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], floor: float) -> set[str]:
-    """Draw the layers, the positions before and after each, and the way through them; returns its colours."""
+def draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], floor: float) -> set[str]:
+    """Draw the layers, the positions before and after each, and the way through them; returns its colours.
+
+    `place`: role -> x, at even distances.
+    """
 
     def at(spot: Place) -> tuple[float, float]:
         return place[spot.role], floor - spot.level * BAND
@@ -248,7 +249,8 @@ def _draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], fl
     arrows, measured = group.way()
     carried = carries(arrows, group.n_layers)
     passed = {spot for ends in (*(arrow[:2] for arrow in arrows), *carried) for spot in ends}
-    left, right = place[CARRIERS[0]] - STEP / 2, place[CARRIERS[-1]] + STEP / 2
+    beside = (place[CARRIERS[1]] - place[CARRIERS[0]]) / 2
+    left, right = place[CARRIERS[0]] - beside, place[CARRIERS[-1]] + beside
     canvas.layers(group.n_layers, left, right, floor, BAND, BAND - 10)
     for spot in sorted({Place(role, level) for role in CARRIERS for level in range(group.n_layers + 1)} | passed):
         size = 10.0 if spot in passed else 6.0  # a square is inside a layer, a disc between layers
@@ -278,8 +280,9 @@ def _beside(spot: Place) -> tuple[float, float, Any]:
     return (0, 12, "center") if spot.role == "next_key" and spot.level % 1 else (-4, -10, "right")
 
 
-def _draw_legend(canvas: Canvas, names: Sequence[str], x: float, y: float) -> float:
-    """Draw what the colours of the arrows mean; returns the height at which that ends."""
+def draw_legend(canvas: Canvas, colours: Container[str], x: float, y: float) -> float:
+    """Draw what these colours of the arrows mean; returns the height at which that ends."""
+    names = [name for name, colour in LEGEND.items() if colour in colours]
     for name in names:
         canvas.arrow([(x, y), (x + 26, y)], LEGEND[name], 2.5, "legend")
         canvas.text(x + 33, y, name, what="legend")

@@ -45,7 +45,7 @@ def write_report(store: Store, path: str | Path, scale: str = "laptop", title: s
 def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     """The content of the page: plain data, and charts, which the data names by their numbers."""
     from mecheval.report.documents import explored, explored_data
-    from mecheval.report.runs import best_runs, overview, run_frame, runs_data, speaking
+    from mecheval.report.runs import arranged, best_runs, overview, run_frame, runs_data, speaking
     from mecheval.report.sections import comparison_data, findings_data, found_studies, study_data, training_data
     from mecheval.store.store import Snapshot
 
@@ -54,7 +54,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     if frame.empty:
         raise UserError(f"the store at {store.path} has no runs; `mecheval train` makes one.")
     studies, best, history = found_studies(taken, scale), best_runs(frame), taken.history()
-    looked_at = explored(best)
+    frame, looked_at = arranged(frame), explored(best)
     first = list(dict.fromkeys([*looked_at, *best["run"], *frame["run"]]))  # the runs of most interest first
     place = {run: number for number, run in enumerate(frame["run"])}
     specs: list[Spec] = []

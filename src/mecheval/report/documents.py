@@ -57,10 +57,10 @@ def _explore(folder: RunFolder) -> dict[str, Any]:
     published = (folder.path.parents[1] / "weights").is_dir()
     if not published and not (folder.weights / f"{LAST}.safetensors").exists():  # known without torch, which is slow
         return {"run": folder.id, "problem": f"run {folder.id} has no {LAST} weights."}
-    from mecheval.analysis.runs import alone, load_run, published_model
+    from mecheval.analysis.runs import alone, load_run
 
     try:
-        trained = (published_model(folder) if published else None) or load_run(folder, LAST)
+        trained = load_run(folder, LAST)
         with alone(1):
             return {"run": folder.id, **_documents(trained)}
     except UserError as error:

@@ -58,20 +58,23 @@ def run_frame(store: Store) -> pd.DataFrame:
 def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Of the runs of each setting (task, mixer, model, seed), the one with the highest dev accuracy, then likelihood.
 
-    They are ordered by task, custom mixers first, then the usual before the varied, mixer, depth and
-    width. A setting whose runs all failed or diverged is there, too, with its first.
+    A setting whose runs all failed or diverged is there, too, with its first.
     """
     settings = [setting_of(run, config) for run, config in zip(frame["run"], frame["config"], strict=True)]
-    best = best_rows(frame.assign(setting=settings), ["setting"])
-    names = {axis: best[axis].fillna("?") for axis in ("task", "mixer")}
+    return arranged(best_rows(frame.assign(setting=settings), ["setting"]))
+
+
+def arranged(frame: pd.DataFrame) -> pd.DataFrame:
+    """Runs in the order of the page: by task, custom mixers first, the usual before the varied, mixer, depth, width."""
+    names = {axis: frame[axis].fillna("?") for axis in ("task", "mixer")}
     for axis, values in names.items():
         places = {value: place for place, value in enumerate(ordered(axis, values))}
-        best = best.assign(**{f"{axis}_place": values.map(places)})
-    varied = (best["mixer_name"] != names["mixer"]).astype(int) + ~best["n_layers"].isin(best["n_layers"].mode()[:1])
-    built_in = ~best["mixer"].map(is_custom)
-    best = best.assign(other_task=best["task_name"] != names["task"], varied=varied, built_in=built_in)
+        frame = frame.assign(**{f"{axis}_place": values.map(places)})
+    varied = (frame["mixer_name"] != names["mixer"]).astype(int) + ~frame["n_layers"].isin(frame["n_layers"].mode()[:1])
+    built_in = ~frame["mixer"].map(is_custom)
+    frame = frame.assign(other_task=frame["task_name"] != names["task"], varied=varied, built_in=built_in)
     order = ["task_place", "built_in", "other_task", "varied", "mixer_place", "n_layers", "d_model", "seed"]
-    return best.sort_values(order, kind="stable")
+    return frame.sort_values(order, kind="stable")
 
 
 def speaking(frame: pd.DataFrame) -> pd.DataFrame:

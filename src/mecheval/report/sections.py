@@ -178,12 +178,14 @@ def _table(found: Found, axes: list[str]) -> dict[str, Any]:
 
 
 def training_data(frame: pd.DataFrame, store: Snapshot, history: pd.DataFrame) -> Section:
-    """Mechanisms along training, of some runs that were intervened on then: the first ones of `frame`."""
+    """Mechanisms along training, of the first runs of `frame` that were intervened on then, and more than once."""
     shown = frame[frame["run"].isin(store.probed)].head(AT_ONCE)
     order = {run: place for place, run in enumerate(shown["run"])}
     effects = store.on_the_way(list(order)).sort_values("run", key=lambda runs: runs.map(order), kind="stable")
     effects = effects[effects["block"].notna()]
-    shown = shown[shown["run"].isin(set(effects["run"]))]
+    measured = effects[effects["share"].notna()].groupby("run")["step"].nunique()
+    shown = shown[shown["run"].isin(set(measured.index[measured > 1]))]  # a single point shows nothing that forms
+    effects = effects[effects["run"].isin(set(shown["run"]))]
     if shown.empty:
         return {"runs": 0, "shown": 0, "chips": []}, []
     axes = [axis for axis in ("task", "mixer", "d_model") if shown[axis].nunique() > 1]

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.progress import TaskID
 from rich.text import Text
 
+from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep.driver import Estimate, rows_of, time_left
@@ -98,10 +99,11 @@ class Board:
 
     def __init__(
         self, console: Console, title: str, clock: Callable[[], float] = time.monotonic, log: Path | None = None,
-        *, verdicts: bool = False,
+        *, verdicts: bool = False, paces: Sequence[tuple[RunConfig, float]] = (),
     ) -> None:  # fmt: skip
         self._console, self._title, self._clock, self._log = console, title, clock, log
         self._verdicts = verdicts  # whether the verdict on a run is shown when it ends, also above a live table
+        self._paces = paces  # seconds per step of runs that were timed before the sweep
         self._live: Live | None = None
         self._tasks: dict[str, TaskID] = {}  # the bar of each run under way
         self._due = 0.0
@@ -113,6 +115,8 @@ class Board:
 
     def begin(self, jobs: Sequence[Job], todo: Sequence[Job], store: Store, workers: int) -> None:
         self._tally, self._store = Tally(jobs, todo, store, workers), store
+        for config, pace in self._paces:
+            self._tally.estimate.learn(config, pace, 1)
         if not todo:
             return
         if has_cursor(self._console):

@@ -23,9 +23,10 @@ from mecheval.tasks import build_task
 
 FEW = 16
 """Documents from which the length of a padded one is guessed."""
-LAYER_SECONDS, OPERATIONS, LONGER = 1e-3, 3e10, 2.0
-"""For a guess where nothing is measured: seconds per layer and step, operations per second, and how many times longer
-a step takes with mixers that carry a state along the document or convolve over all of it."""
+LAYER_SECONDS, OPERATIONS, LONGER, EARLY = 1e-3, 9e10, 2.0, 0.5
+"""For a guess where nothing is measured: seconds per layer and step, operations per second, how many times longer a
+step takes with mixers that carry a state along the document or convolve over all of it, and the part of its steps that
+a run takes which stops once it has learnt."""
 
 
 class SweepWatcher(Protocol):
@@ -200,7 +201,7 @@ def _guess(config: RunConfig) -> float:
     parameters = model.d_model * (vocabulary + 12 * model.d_model * model.n_layers)
     step = LAYER_SECONDS * model.n_layers + 6 * parameters * data.batch_size * length / OPERATIONS
     is_long = {"d_state", "filter_order"} & options.keys() or LONG in np.atleast_1d(options.get("kernel_size", 0))
-    return data.steps * step * (LONGER if is_long else 1)
+    return data.steps * step * (LONGER if is_long else 1) * (1 if config.evaluate.stop_at is None else EARLY)
 
 
 @lru_cache

@@ -15,6 +15,9 @@ from mecheval.training.progress import duration
 from mecheval.training.state import Training, TrainingData, evaluation_set
 
 WARM, TIMED = 3, 12
+"""Steps that are not timed, because the first ones are slow, and those that are."""
+LONG = 5.0
+"""Seconds after which no further step is timed."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,13 @@ class Plan:
     epochs: float | None
     step_seconds: float
     evaluation_seconds: float
+    every: int  # steps from an evaluation to the next
     seconds: float  # from `step` to the end
+
+    @property
+    def pace(self) -> float:
+        """Seconds per step, with its part of the evaluations."""
+        return self.step_seconds + self.evaluation_seconds / self.every
 
     def describe(self) -> str:
         """The plan in a few lines."""
@@ -57,16 +66,19 @@ def plan(config: RunConfig, store: Store) -> Plan:
             before = time.perf_counter()
             state.advance(data.batch(step))
             times.append(time.perf_counter() - before)
+            if step and sum(times) > LONG:
+                break
         score(state.lm, dev[:1])
         before = time.perf_counter()
         score(state.lm, dev)
         evaluation = time.perf_counter() - before
-    mean, steps = statistics.median(times[WARM:]), config.data.steps
+    mean, steps = statistics.median(times[min(WARM, len(times) - 1) :]), config.data.steps
     done = int(found["step"] or 0)
     left = 0 if found["status"] in WHOLE else steps - done
     documents = config.data.documents
     epochs = None if documents is None else steps * config.data.batch_size / documents
-    seconds = left * mean + left / config.evaluate.every * evaluation
+    every = config.evaluate.every
+    seconds = left * (mean + evaluation / every)
     return Plan(
-        config.id, found["status"], done, state.lm.n_parameters, steps, epochs, mean, evaluation, seconds,
+        config.id, found["status"], done, state.lm.n_parameters, steps, epochs, mean, evaluation, every, seconds,
     )  # fmt: skip

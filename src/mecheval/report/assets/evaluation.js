@@ -6,7 +6,7 @@ document.getElementById("menu").remove();
 document.getElementById("nav").remove();
 document.querySelector(".frame").classList.add("single");
 document.getElementById("main").append(
-  el("div", { class: "head" }, el("h1", {}, data.title), el("p", { class: "finding" }, finding)),
+  el("div", { class: "head" }, el("h1", {}, el("span", { class: "finding" }, finding))),
   el("section", {}, el("h2", {}, rows.length > 1 ? "Beside other models" : "The model"),
     table({
       label: "models", rows: rows.map((_, row) => row), marked: (row) => own[row],

@@ -39,7 +39,7 @@ const sections = [
   summarySection(), ...data.studies.map(studySection), trainingSection(), comparisonSection(), documentsSection(), runsSection(),
 ].filter(Boolean);
 main.append(
-  el("div", { class: "head" }, el("h1", {}, data.title), findingText(),
+  el("div", { class: "head" }, findingText(),
     el("p", { class: "quiet" }, `${plural(about.runs, "run")} (${states}) in ${about.store}, as of ${about.updated} · ${plural(about.seeds, "seed")} · `
       + `${duration(about.hours * 3600)} of training · scale ${about.scale} · mecheval ${about.version}`)),
   ...sections,

@@ -66,7 +66,7 @@ function trainingSection() {
     mine.push(charts.at(-1));
     return node;
   });
-  const some = training.shown < training.runs ? ` Shown are ${training.shown}, spread over tasks and mixers.` : "";
+  const some = training.shown < training.runs ? ` Shown are ${training.shown} with several measurements after they began to recall.` : "";
   return section("training", "How the mechanism forms", [
     el("p", {}, `${plural(training.runs, "run was", "runs were")} intervened on while being trained, on dev documents.${some} `
       + "A line rises where the clean activation at that position restores the answer; the broad grey line is the accuracy."),

@@ -1,5 +1,7 @@
 // The first section: two pictures of the mixers by mechanism, and the best run per setting.
 
+const UNFILTERED = 16; // rows that need no chips to choose among them
+
 function restoredText(run) {
   const found = data.runs.restored[run];
   return found ? `${found[0].replaceAll("_", " ")} ${two(found[1])}` : MISSING;
@@ -16,10 +18,11 @@ function badge(run) {
   return el("span", { class: `verdict v-${known(label) ? /^[a-z_]+$/.exec(label)?.[0] ?? "other" : "none"}` }, verdictText(run));
 }
 
-// The finding of each task, on top of the page.
+// The finding of each task, on top of the page; the bar above has the title.
 function findingText() {
   const { findings } = data.summary;
-  return findings.map(({ task, text }) => el("p", { class: "finding" }, findings.length > 1 ? `${task}: ${text}` : text));
+  if (!findings.length) return el("h1", {}, data.title);
+  return el("h1", {}, findings.map(({ task, text }) => el("span", { class: "finding" }, findings.length > 1 ? `${task}: ${text}` : text)));
 }
 
 function summarySection() {
@@ -31,7 +34,7 @@ function summarySection() {
     { axis: "task", name: "task", values: texts(runs.task_name) }, { axis: "mixer", name: "mixer", values: texts(runs.mixer) },
     { axis: "d", name: "d_model", values: texts(runs.d_model).sort((a, b) => a - b).map(String) },
     { axis: "layers", name: "layers", values: texts(runs.n_layers).sort((a, b) => a - b).map(String) },
-  ];
+  ].map((chip) => (rows.length > UNFILTERED ? chip : { ...chip, values: [] }));
   let sheet = null;
   const bar = chipBar(chips, () => sheet.refill());
   const score = (name, column) => ({ name, value: (row) => runs[column][row], show: (row) => percent(runs[column][row]), number: true });
@@ -54,10 +57,10 @@ function summarySection() {
   return section("summary", "How each mixer recalls", [
     summary.charts.length ? el("div", { class: "pair" }, summary.charts.map((number) => figure(number)))
       : el("p", { class: "note" }, "No run has been intervened on yet, so there are no mechanisms to draw; run `mecheval intervene RUN`."),
-    el("h3", {}, "Best run per setting (chosen on dev, scored on test)"),
-    el("p", {}, "Chance is what the best guess without recall achieves. “Restored at” is the position whose clean activation, at the "
-      + "input of layer 1, restores most of the answer, with its share; agreement is the share of bootstrap resamples with the same "
-      + "verdict. Open a row for the evidence with 95 % intervals and the whole map."),
     bar.node, sheet.node,
+    el("p", { class: "quiet" }, "A row is the best run of a setting, chosen on dev and scored on test. Chance is what the best guess "
+      + "without recall achieves. “Restored at” is the position whose clean activation, at the input of layer 1, restores most of the "
+      + "answer, with its share; agreement is the share of bootstrap resamples with the same verdict. Open a row for the evidence with "
+      + "95 % intervals and the whole map."),
   ]);
 }
