@@ -37,10 +37,7 @@ def test_many_steps_along_a_site_give_what_patching_gives(variant: str) -> None:
     lm, (clean, corrupted) = small_lm(variant).double(), pairs(4)
     sites = ["blocks.0.mixer.output"]
     exact = me.interchange(lm, clean, corrupted, sites, ["value"])["attribution"]
-    few, many = (
-        me.attribute(lm, clean, corrupted, sites, ["value"], steps=steps)["attribution"]
-        for steps in (2, 64)
-    )
+    few, many = (me.attribute(lm, clean, corrupted, sites, ["value"], steps=steps)["attribution"] for steps in (2, 64))
     assert (many - exact).abs().max() <= max(0.02 * exact.abs().max(), 1e-9)
     assert (many - exact).abs().max() <= (few - exact).abs().max() + 1e-9
 
