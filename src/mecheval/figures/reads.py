@@ -86,7 +86,7 @@ def inside(table: StudyTable, title: str) -> vl.Chart:
         for layer in range(LAYERS):
             own = dict(zip(ROLES, list(names)[layer * len(ROLES) :], strict=False))
             rows: list[vl.Row] = [
-                {"mixer": mixer, "role": role, "share": round(float(means.loc[mixer, name]), 3)}
+                {"mixer": mixer, "role": role, "share": round(float(means.loc[mixer, name]), 4)}
                 for mixer in mixers for role, name in own.items() if means.loc[mixer, name] == means.loc[mixer, name]
             ]  # fmt: skip
             panels.append(_by_role(rows, mixers, layer, heading.format(layer), legend=names is READS and layer == 0))
