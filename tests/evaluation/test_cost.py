@@ -56,6 +56,25 @@ def test_crossing_points() -> None:
     assert cost.cheaper_from(LENGTHS, [1] * 5, [2] * 5) == 32
 
 
+@pytest.mark.parametrize(
+    ("powers", "outcomes"),
+    [
+        ((2.0, 1.0), ("holds (2.00 [2.00, 2.00])", "holds (1 of 1 are below; the largest is mamba's, 1.00")),
+        ((1.5, 1.3), ("contradicted (1.50", "contradicted (0 of 1 are below; the largest is mamba's, 1.30")),
+    ],
+)
+def test_hypotheses_about_exponents(powers: tuple[float, float], outcomes: tuple[str, str]) -> None:
+    rows = [
+        {"mixer": mixer, "length": length, "fits": "yes", **dict.fromkeys(cost.GROWING, length**power),
+         "state": length if mixer == "attention" else 64}
+        for mixer, power in zip(("attention", "mamba"), powers, strict=True) for length in LENGTHS
+    ]  # fmt: skip
+    for said, outcome in zip(cost.hypotheses(pd.DataFrame(rows)), outcomes, strict=True):
+        assert f": {outcome}" in said
+    rows[2]["train_ms"] *= 3  # one point off the line of attention
+    assert ": inconclusive (" in cost.hypotheses(pd.DataFrame(rows))[0]
+
+
 def test_rows_are_kept_and_what_does_not_fit_is_marked(calls: list[tuple[str, int]], tmp_path: Path) -> None:
     path = tmp_path / "cost.csv"
     first = cost.measured(path, ["attention", "delta_net"], LENGTHS)
@@ -95,7 +114,8 @@ def test_the_command(command: Command, calls: list[tuple[str, int]], tmp_path: P
     assert "2.00 ± 0.00" in out
     code, out, err = command(*words, "--json", "--save", str(tmp_path / "cost.json"))
     assert code == 0
-    assert json.loads(out)["sentences"] == [sentence]
+    expected = "A training step of attention has an exponent of at least 1.7: holds (2.00 [2.00, 2.00])."
+    assert json.loads(out)["sentences"] == [expected, sentence]
     assert "wrote" in err
     assert len(calls) == 2 * len(cost.LENGTHS)
     code, _, err = command(*words, "--lengths", "many")

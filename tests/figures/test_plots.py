@@ -53,6 +53,18 @@ def test_what_is_no_table_of_effects_is_refused(effects: Effects) -> None:
         effects.drop(columns=["role", "share"]).plot()
 
 
+def test_paths_have_a_panel_for_each_receiver() -> None:
+    clean, receivers = TASK.sample(8, "test"), ["blocks.1.mixer.q", "blocks.1.mixer.k"]
+    chart = me.path(
+        handmade("induction", TASK), clean, TASK.corrupt(clean), ["blocks.0.mixer.output"], receivers, ["key", "value"]
+    ).plot()
+    panels = {part["title"]["text"]: chart.spec["datasets"][part["data"]["name"]] for part in chart.spec["vconcat"]}
+    assert list(panels) == [f"layer 0 → {receiver}" for receiver in receivers]
+    cells = {(name, row["role"]): round(row["share"], 3) for name, rows in panels.items() for row in rows}
+    assert [cell for cell, share in cells.items() if share] == [("layer 0 → blocks.1.mixer.k", "value")]
+    assert "of blocks.0.mixer.output at value through blocks.1.mixer.k." in chart.description
+
+
 def test_ablations_draw_the_drop() -> None:
     from mecheval.intervene import Zero
 

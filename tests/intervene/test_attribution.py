@@ -37,18 +37,16 @@ def test_many_steps_along_a_site_give_what_patching_gives(variant: str) -> None:
     lm, (clean, corrupted) = small_lm(variant).double(), pairs(4)
     sites = ["blocks.0.mixer.output"]
     exact = me.interchange(lm, clean, corrupted, sites, ["value"])["attribution"]
-    few, many = (
-        me.attribute(lm, clean, corrupted, sites, ["value"], along="sites", steps=steps)["attribution"]
-        for steps in (2, 64)
-    )
+    few, many = (me.attribute(lm, clean, corrupted, sites, ["value"], steps=steps)["attribution"] for steps in (2, 64))
     assert (many - exact).abs().max() <= max(0.02 * exact.abs().max(), 1e-9)
     assert (many - exact).abs().max() <= (few - exact).abs().max() + 1e-9
 
 
-def test_one_estimate_for_all_finds_the_mechanism() -> None:
+@pytest.mark.parametrize("along", ["sites", "inputs"])
+def test_estimates_find_the_mechanism(along: str) -> None:
     task = me.build_task("ar", pairs=4, keys=16, values=16)
     lm, clean = handmade("induction", task), task.sample(24, "test")
-    found = me.attribute(lm, clean, task.corrupt(clean), heads=True)
+    found = me.attribute(lm, clean, task.corrupt(clean), heads=True, along=along)
     shares = found.set_index(["site", "role"])["share"]
     assert shares["blocks.1.input"].idxmax() == "value"
     assert shares["blocks.1.mixer.heads.0"].idxmax() == "query"
@@ -60,7 +58,7 @@ def test_one_estimate_for_all_finds_the_mechanism() -> None:
 
 def test_nothing_is_left_behind() -> None:
     lm, (clean, corrupted) = small_lm("attention").train(), pairs(2)
-    me.attribute(lm, clean, corrupted, steps=1)
+    me.attribute(lm, clean, corrupted, steps=1, along="inputs")
     assert lm.training
     assert all(parameter.grad is None for parameter in lm.parameters())
     assert not any(tap.listening for tap in lm.taps().values())
@@ -73,7 +71,9 @@ def test_errors_name_the_choices() -> None:
     with pytest.raises(UserError, match="steps must be positive"):
         me.attribute(lm, clean, corrupted, steps=0)
     with pytest.raises(UserError, match="as `inputs`"):
-        me.attribute(Linear(), clean, corrupted, WRITES)
+        me.attribute(Linear(), clean, corrupted, WRITES, along="inputs")
+    with pytest.raises(UserError, match="`inputs` is the site that moves"):
+        me.attribute(Linear(), clean, corrupted, WRITES, inputs="embed.output")
     with pytest.raises(UserError, match="has no gradient"):
         me.attribute(lm, clean, corrupted, ["blocks.0.mixer.state"])
     assert torch.is_grad_enabled()

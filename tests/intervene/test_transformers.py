@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -100,20 +103,43 @@ def test_all_kinds(name: str, wiring: Wiring, inside: list[str], request: pytest
     sites = [*wiring.writers, *inside]
     exact = me.interchange(model, clean, corrupted, sites, roles).set_index(["site", "role"])
     assert exact.loc[inside, "attribution"].abs().max() > 1e-5  # they are reached
-    many = me.attribute(model, clean, corrupted, [first, *inside], roles, along="sites", steps=40)
+    many = me.attribute(model, clean, corrupted, [first, *inside], ["value"], steps=20)
     many = many.set_index(["site", "role"])["attribution"]
-    assert (many - exact["attribution"]).abs().max() < 0.05 * exact["attribution"].abs().max()
-    estimate = me.attribute(model, clean, corrupted, sites, roles, inputs=wiring.embedding, steps=2)
+    assert (many - exact.loc[many.index, "attribution"]).abs().max() < 0.05 * exact["attribution"].abs().max()
+    estimate = me.attribute(model, clean, corrupted, sites, roles, along="inputs", inputs=wiring.embedding, steps=2)
     assert estimate["site"].tolist() == exact.reset_index()["site"].tolist()
     last = f"{wiring.last}.input"
     direct = me.path(model, clean, corrupted, wiring.writers[-1:], [last], ["query"], frozen=wiring.writers[1:])
     own = exact.loc[(wiring.writers[-1], "query"), "restored"]
     assert direct["restored"].iloc[0] == pytest.approx(own, abs=ROUNDED)  # only the head comes after the last part
-    back = me.interchange(model, clean, corrupted, [first], ["value"], direction="destroy").iloc[0]
-    if back["original"] - back["corrupted"] > 1e-6:
-        nodes = me.circuit(model, clean, corrupted, wiring=wiring, random=0, roles=["value"]).scores
-        score = nodes.set_index(["site", "role"])["score"][first, "value"]
-        assert score == pytest.approx(back["attribution"], abs=ROUNDED)
-    else:
-        swapped = me.circuit(model, corrupted, clean, wiring=wiring, random=0, roles=["value"])
-        assert swapped.curve["faithfulness"].iloc[-1] == pytest.approx(1)
+
+
+@CASES
+def test_circuits(name: str, wiring: Wiring, inside: list[str], request: pytest.FixtureRequest) -> None:
+    """Scores are what patching takes away, at both levels; curves end at the whole model, areas are under them."""
+    model, (clean, corrupted), roles = request.getfixturevalue(name), pairs(6), ["key", "value", "query"]
+    model.eval()
+    known = me.interchange(model, clean, corrupted, wiring.writers[:1], roles).iloc[0]
+    if known["original"] < known["corrupted"]:  # of random weights, take as clean what has the larger likelihood
+        clean, corrupted = replace(corrupted, answers=clean.answers), replace(clean, answers=clean.answers)
+    taken = me.interchange(model, clean, corrupted, wiring.writers, roles, direction="destroy")
+    exact = taken.set_index(["site", "role"])["attribution"]
+    levels = {
+        level: me.circuit(model, clean, corrupted, level=level, wiring=wiring, random=5, roles=roles)
+        for level in ("nodes", "edges")
+    }
+    nodes = levels["nodes"].scores.set_index(["site", "role"])["score"]
+    for place in exact.index:
+        assert nodes[place] == pytest.approx(exact[place], abs=ROUNDED)
+    edges = levels["edges"].scores.set_index(["site", "receiver", "role"])["score"]
+    last = (wiring.writers[-1], wiring.last, "query")  # the only edge from there
+    assert edges[last] == pytest.approx(nodes[last[0], "query"], abs=ROUNDED)
+    readers = len(wiring.readers)
+    assert len(edges) == 4 * (readers + sum(range(readers)))  # roles and elsewhere: every later reader of every writer
+    for found in levels.values():
+        size, kept = (found.curve[name].to_numpy() for name in ("size", "faithfulness"))
+        assert len(size) == 10
+        assert kept[-1] == pytest.approx(1, abs=ROUNDED)
+        assert found.cpr == pytest.approx(np.trapezoid(kept, size), abs=0.01)
+        assert found.cmd == pytest.approx(np.trapezoid(abs(1 - kept), size), abs=0.01)
+        assert found.p == pytest.approx((1 + sum(cpr >= found.cpr for cpr in found.random_cprs)) / 6)

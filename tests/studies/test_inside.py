@@ -13,7 +13,7 @@ from mecheval.analysis.runs import documents, load_run
 from mecheval.figures import draw
 from mecheval.store import Store
 from mecheval.studies import StudyTable, get_study, study_points
-from mecheval.studies.inside import DOCUMENTS, READS, reads_of
+from mecheval.studies.inside import CHANGES, DOCUMENTS, NORMS, READS, hypotheses, read_off, says
 
 
 def test_columns_come_from_the_weights(tmp_path: Path) -> None:
@@ -21,27 +21,55 @@ def test_columns_come_from_the_weights(tmp_path: Path) -> None:
     config = me.run_config("ar", "mamba", pairs=2, keys=4, values=4, d_model=8, **few)
     folder, store = me.train(config, tmp_path), Store(tmp_path)
     frame = pd.DataFrame({"run": [config.id, "0" * 12], "status": ["done", "missing"]})
-    found = reads_of(frame, store)
+    found = read_off(frame, store)
     trained = load_run(folder)
     clean, _ = documents(trained.task, config, "test", DOCUMENTS)
-    expected = me.reads(trained.lm, clean).table(["value", "key", "next_key"])
-    for row in expected.to_dict("records"):
+    seen = me.reads(trained.lm, clean)
+    for row in seen.table(["value", "key", "next_key"]).to_dict("records"):
         assert found.loc[config.id, f"layer_{row['layer']}_{row['role']}"] == pytest.approx(row["share"])
+    rows, value, query = range(len(clean)), clean.roles["value"], clean.roles["query"]
+    changes = (seen.changes[1, rows, value] / seen.norms[1, rows, value]).mean()
+    assert found.loc[config.id, "layer_1_change_value"] == pytest.approx(float(changes))
+    assert found.loc[config.id, "layer_0_norm"] == pytest.approx(float(seen.norms[0, rows, query].mean()))
     assert found.loc["0" * 12].isna().all()
 
 
-def test_the_figure_shows_means_and_what_is_missing() -> None:
+def table(*runs: tuple[str, int, float, float, str]) -> StudyTable:
+    """Runs of a mixer and seed, all of whose shares and changes are one number each, and their verdicts."""
     rows = [
         {"mixer": mixer, "d_model": 128, "lr": 1e-3, "seed": seed, "status": "done", "run": f"{mixer}{seed}",
-         **dict.fromkeys(READS, share)}
-        for mixer, seed, share in [("attention", 0, 0.2), ("attention", 1, 0.4), ("mamba", 0, float("nan"))]
+         "verdict": verdict, **dict.fromkeys(READS, share), **dict.fromkeys((*CHANGES, *NORMS), change)}
+        for mixer, seed, share, change, verdict in runs
     ]  # fmt: skip
-    table = StudyTable(get_study("inside"), ("mixer", "d_model", "lr", "seed"), (), pd.DataFrame(rows))
-    drawn = draw(table, "What?")
-    cells = [row for rows in drawn.spec["datasets"].values() for row in rows]
-    assert {row["mixer"] for row in cells} == {"attention"}
-    assert {row["share"] for row in cells} == {0.3}
+    return StudyTable(get_study("inside"), ("mixer", "d_model", "lr", "seed"), (), pd.DataFrame(rows))
+
+
+NAN = float("nan")
+
+
+def test_the_figure_shows_means_and_what_is_missing() -> None:
+    runs = [("attention", 0, 0.2, NAN, "induction"), ("attention", 1, 0.4, NAN, "induction"),
+            ("based", 0, 0.1, 0.5, "induction"), ("mamba", 0, NAN, NAN, "induction")]  # fmt: skip
+    drawn = draw(table(*runs), "What?")
+    above, below = drawn.spec["vconcat"]
+    cells = [
+        [row for panel in line["hconcat"] for row in drawn.spec["datasets"][panel["data"]["name"]]]
+        for line in (above, below)
+    ]
+    assert {(row["mixer"], row["share"]) for row in cells[0]} == {("attention", 0.3), ("based", 0.1)}
+    assert {(row["mixer"], row["share"]) for row in cells[1]} == {("based", 0.5)}
     assert "attention, layer 0: most from value (0.30)" in drawn.description
+
+
+def test_what_it_says() -> None:
+    first, second, *_ = says(table(("attention", 0, 0.6, NAN, "induction"), ("mamba", 0, 0.25, 0.5, "undetermined")))
+    assert first.startswith("attention: layer 0 reads value 0.60, key 0.60, next_key 0.60; no state as a tensor. Layer")
+    assert "state of norm 0.5 that changes by value 0.50, key 0.50" in second
+    for share, outcome in ((0.6, "holds"), (0.4, "contradicted")):
+        about, states = hypotheses(table(*(("based", seed, share, 0.5, "induction") for seed in range(9))).frame)
+        assert about.startswith("Where the verdict is induction")
+        assert f": {outcome} (" in about
+        assert "contradicted (0 of 9 runs" in states  # equal changes are not larger
 
 
 def test_its_runs_are_those_of_newer() -> None:

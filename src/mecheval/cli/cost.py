@@ -51,7 +51,7 @@ def cost(
             if new and row["fits"] != "yes":
                 note(f"{row['mixer']} at {row['length']:,} tokens does not fit: too much {row['fits']}.")
     frame = pd.DataFrame(rows, columns=list(costs.COLUMNS))
-    grown, said = costs.exponents(frame), costs.crossings(frame)
+    grown, said = costs.exponents(frame), [*costs.hypotheses(frame), *costs.crossings(frame)]
     if as_json:
         print_json({"rows": rows, "exponents": records(grown), "sentences": said})
     else:

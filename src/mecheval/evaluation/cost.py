@@ -44,6 +44,9 @@ GROWING = {
 NUMBERS = ("exponent", "low", "high")
 FITTED = (1024, 8192)
 """The shortest and the longest length that an exponent is fitted to."""
+QUADRATIC, LINEAR = 1.7, 1.15
+"""Attention's exponent of a training step is expected to be at least the first, that of a constant state at most the
+second."""
 OUT_OF_MEMORY = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "failed to map segment")
 
 
@@ -143,6 +146,31 @@ def exponents(frame: pd.DataFrame) -> pd.DataFrame:
             if (own[what] > 0).all() and (found := exponent(list(own["length"]), list(own[what]))) is not None:
                 rows.append({"mixer": mixer, "quantity": what, **dict(zip(NUMBERS, found, strict=True))})
     return pd.DataFrame(rows, columns=["mixer", "quantity", *NUMBERS])
+
+
+def hypotheses(frame: pd.DataFrame) -> list[str]:
+    """What is expected of the exponents of a training step, each with its outcome by the 95 % intervals."""
+    found = exponents(frame)
+    steps = found[found["quantity"] == "train_ms"].set_index("mixer")
+    inside = frame[(frame["fits"] == "yes") & frame["length"].between(*FITTED)]
+    sizes = inside.groupby("mixer", sort=False)["state"].nunique()
+    constant = steps[steps.index.isin(sizes[sizes == 1].index)]
+    said = []
+    if "attention" in steps.index:
+        row = steps.loc["attention"]
+        outcome = "holds" if row["low"] >= QUADRATIC else "contradicted" if row["high"] < QUADRATIC else "inconclusive"
+        numbers = f"{row['exponent']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        said.append(f"A training step of attention has an exponent of at least {QUADRATIC}: {outcome} ({numbers}).")
+    if len(constant):
+        above, surely = (constant.index[constant[end] > LINEAR] for end in ("exponent", "low"))
+        outcome = "contradicted" if len(surely) else "inconclusive" if (constant["high"] > LINEAR).any() else "holds"
+        top = constant["exponent"].idxmax()
+        said.append(
+            f"That of mixers with a state of constant size has one of at most {LINEAR}: {outcome} "
+            f"({len(constant) - len(above)} of {len(constant)} are below; the largest is {top}'s, "
+            f"{constant['exponent'][top]:.2f} [{constant['low'][top]:.2f}, {constant['high'][top]:.2f}])."
+        )
+    return said
 
 
 def cheaper_from(lengths: Sequence[int], ours: Sequence[float], theirs: Sequence[float]) -> float | None:

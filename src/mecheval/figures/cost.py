@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.figures.lines import THOUSANDS, strokes
-from mecheval.studies.axes import ordered
+from mecheval.studies.axes import MIXERS, ordered
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -20,7 +22,11 @@ PANELS = {
 }  # fmt: skip
 SIDES = 230, 200
 ACROSS = 3
+FEW_DECADES = 2.7
+"""Powers of ten that an axis may span and still have labels at 2 and 5."""
 MISFIT = "#a33d0f"
+FADED = 0.45
+"""Opacity of the lines of mixers that are not in the paper: with those of all sixteen, nothing could be followed."""
 LEAST_MEMORY = 0.1
 """The smallest memory that is shown, in MB; less could be memory that the process reuses."""
 
@@ -48,14 +54,17 @@ def cost(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:
             {"mixer": m, "length": int(ends[m]["length"]), "value": last[m], "fits": f"too much {ends[m]['fits']}"}
             for m in last if m in ends
         ]  # fmt: skip
-        axis = {"grid": True, "tickCount": 5, "labelExpr": THOUSANDS}
+        ticks = _ticks([row["value"] for row in rows])
+        axis = {"grid": True, "values": ticks, "labelExpr": THOUSANDS}
         tokens = {"grid": True, "values": [32, 128, 512, 2048, 8192], "format": ",d"}
         at = {
             "x": vl.field("length:Q", title="tokens", scale={"type": "log", "base": 2}, axis=tokens),
-            "y": vl.field("value:Q", title=None, scale={"type": "log"}, axis=axis),
+            "y": vl.field("value:Q", title=None, scale={"type": "log", "domain": [ticks[0], ticks[-1]]}, axis=axis),
             "tooltip": vl.tooltips(["mixer", "length", "value"]),
         }  # fmt: skip
-        layers = [vl.layer("line", {**at, **legend}, rows=rows, strokeWidth=1.6, point={"size": 14})]
+        first = {"test": {"field": "mixer", "oneOf": list(MIXERS)}, "value": 1}
+        shown_as = {**at, **legend, "opacity": {"condition": first, "value": FADED}}
+        layers = [vl.layer("line", shown_as, rows=rows, strokeWidth=1.6, point={"size": 14})]
         if crosses:
             tip = {"tooltip": vl.tooltips(["mixer", "length", "fits"])}
             layers.append(vl.layer("point", {**at, **tip}, rows=crosses, shape="cross", color=MISFIT, size=60))
@@ -65,10 +74,22 @@ def cost(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:
         f"Models of two layers, d_model {int(fits['d_model'].iloc[0])}, one document; processor time of one thread on "
         f"{fits['cpu'].iloc[0]}. All axes are logarithmic: equal slopes are equal exponents."
     ]
+    if not set(mixers) <= set(MIXERS):
+        notes.append("Mixers that are not in the paper are drawn lighter.")
     if ends:
         notes.append("Cross: the first length that did not fit the memory or the time allowed.")
     pixels = ACROSS * (SIDES[0] + 4 * vl.GAP) + 120
     return vl.finish(vl.below(lines, 2 * vl.GAP), title, notes, pixels, _described(fits, title))
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Places for the labels of a logarithmic axis that hold all values: 1, 2, 5, 10, ..., or only powers of ten."""
+    low, high = (math.log10(end(values)) for end in (min, max))
+    steps = (1, 2, 5) if high - low < FEW_DECADES else (1,)
+    places = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
+    first = max((i for i, place in enumerate(places) if place <= 10**low * 1.001), default=0)
+    last = min((i for i, place in enumerate(places) if place >= 10**high * 0.999), default=len(places) - 1)
+    return [float(f"{place:.6g}") for place in places[first : max(last, first + 1) + 1]]
 
 
 def _described(fits: pd.DataFrame, title: str) -> str:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:  # slow to import
 BEFORE = ("input", "canon_a", "mixer.input")
 AFTER = ("mixer.output", "canon_c", "mlp.input", "canon_d", "mlp.output", "output")
 """Sites of a block before and after those inside its mixer."""
-COLUMNS = ("site", "role", "original", "corrupted", "restored", "attribution", "share", "hits", "edited", "drop", "n")
+COLUMNS = (
+    "site", "role", "receiver", "original", "corrupted", "restored", "attribution", "share", "hits", "edited", "drop",
+    "n",
+)  # fmt: skip
 """Columns of table `effects` or `ablations` that tooltips show."""
 SAID = {
     ("share", "restore"): "restored share", ("restored", "restore"): "restored likelihood",
@@ -34,7 +37,7 @@ def heatmap(effects: pd.DataFrame, title: str = "What each site restores, by rol
 
     Colour and number are the restored share, the restored likelihood where nothing is learnt, or the drop by an edit;
     of swapped values the interchange accuracy. Of rows about several corruptions and directions, those that a verdict
-    is about are shown.
+    is about are shown. Paths (`path`) have panels of their own for each receiver.
     """
     if lacking := [name for name in ("role", *(() if "drop" in effects else ("share", "restored")))
                    if name not in effects]:  # fmt: skip
@@ -43,8 +46,9 @@ def heatmap(effects: pd.DataFrame, title: str = "What each site restores, by rol
     shown, frame = quantity(effects), arranged(effects)
     said = title_of(effects)
     frame["shown"], frame["label"] = frame[shown], [label(value) for value in frame[shown]]
-    layers, roles = list(frame["layer"].unique()), list(frame["role"].unique())
-    panels = [_panel(frame[frame["layer"] == name], name, roles, said, first=name == layers[0]) for name in layers]
+    roles = list(frame["role"].unique())
+    parts = list(frame.groupby("panel", sort=False))
+    panels = [_panel(part, name, roles, said, first=name == parts[0][0]) for name, part in parts]
     return finish(below(panels, 10), title, [], STEPS[0] * len(roles) + 200, describe(frame, shown, said, title))
 
 
@@ -54,9 +58,7 @@ def _panel(part: pd.DataFrame, name: str, roles: list[str], said: str, *, first:
     shared = {
         "x": field("role:N", sort=roles, title=None, axis={"orient": "top", "labelAngle": 0, "labels": first}),
         "y": field("name:N", sort={"field": "depth", "op": "min"}, title=None),
-        "tooltip": [
-            field(f"{column}:{'N' if column in ('site', 'role') else 'Q'}") for column in COLUMNS if column in part
-        ],
+        "tooltip": [field(f"{column}:{'N' if column in COLUMNS[:3] else 'Q'}") for column in COLUMNS if column in part],
     }
     colour, known = field("shown:Q", scale=FILL, legend=legend), "isValid(datum.shown)"
     cells = layer("rect", {"color": colour}, where=known, stroke="white")
@@ -100,12 +102,13 @@ def quantity(effects: pd.DataFrame) -> str:
 
 
 def arranged(effects: pd.DataFrame) -> pd.DataFrame:
-    """The effects in order of depth and role, with more columns: depth (0, 1, ... of the site), layer and name.
+    """The effects in order of depth and role, with more columns: depth (0, 1, ... of the site), layer, panel and name.
 
     The name is that of the site inside its layer. Sites that are not those of an LM keep their order, and have
-    layer "".
+    layer "". The panel is the layer, and of paths also their receiver.
     """
-    if effects.duplicated(["site", "role"]).any():
+    rows = [name for name in ("site", "role", "receiver") if name in effects]
+    if effects.duplicated(rows).any():
         raise UserError("heatmap: there are several rows for one site and role; choose one run, state and split.")
     if effects.empty:
         raise UserError("heatmap: there are no effects to show.")
@@ -118,7 +121,12 @@ def arranged(effects: pd.DataFrame) -> pd.DataFrame:
         layer=effects["site"].map(layers),
         name=effects["site"].map({site: site.part for site in sites}),
     )
-    return frame.sort_values(["depth", "column"]).drop(columns="column")
+    if "receiver" not in frame:
+        return frame.assign(panel=frame["layer"]).sort_values(["depth", "column"]).drop(columns="column")
+    receivers = list(frame["receiver"].unique())
+    frame["panel"] = [" → ".join(filter(None, each)) for each in zip(frame["layer"], frame["receiver"], strict=True)]
+    frame["order"] = frame["receiver"].map(receivers.index)
+    return frame.sort_values(["order", "depth", "column"]).drop(columns=["column", "order"])
 
 
 def in_depth(sites: Iterable[Site]) -> list[Site]:
@@ -146,4 +154,5 @@ def describe(frame: pd.DataFrame, shown: str, said: str, title: str) -> str:
     if not frame[shown].notna().any():
         return text
     top = frame.loc[frame[shown].idxmax()]
-    return f"{text} The largest is {label(top[shown])}, of {top['site']} at {top['role']}."
+    through = f" through {top['receiver']}" if "receiver" in frame else ""
+    return f"{text} The largest is {label(top[shown])}, of {top['site']} at {top['role']}{through}."

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.studies import StudyTable
-from mecheval.studies.inside import LAYERS, READS, ROLES
+from mecheval.studies.inside import CHANGES, COLUMNS, LAYERS, READS, ROLES
 
 MOST_TOKENS = 80
 """Tokens of the longest document that is drawn: more cannot be read."""
@@ -73,33 +73,46 @@ def _quoted(text: str) -> str:
 
 
 def inside(table: StudyTable, title: str) -> vl.Chart:
-    """A panel for each layer: a row for each mixer, a column for each role; over several seeds the mean."""
-    mixers = table.axis("mixer")
-    means = table.frame.groupby("mixer")[list(READS)].mean()
-    panels, said = [], []
-    for layer in range(LAYERS):
-        shares = {(mixer, role): float(means.loc[mixer, f"layer_{layer}_{role}"]) for mixer in mixers for role in ROLES}
-        rows: list[vl.Row] = [
-            {"mixer": mixer, "role": role, "share": round(share, 3)}
-            for (mixer, role), share in shares.items() if share == share
-        ]  # fmt: skip
-        at = {
-            "x": vl.field("role:N", sort=list(ROLES), title=None, axis={"labelAngle": 0, "orient": "top"}),
-            "y": vl.field("mixer:N", sort=mixers, title=None, axis={"labels": layer == 0}),
-            "tooltip": vl.tooltips(["mixer", "role", "share"]),
-        }
-        ink = {"condition": {"test": "abs(datum.share) > 0.6", "value": "white"}, "value": "black"}
-        text = {**at, "text": vl.field("share:Q", format=".2f"), "color": ink}
-        layers = [
-            vl.layer("rect", {**at, "color": _colour(layer)}, stroke=vl.FAINT), vl.layer("text", text, fontSize=10),
-        ]  # fmt: skip
-        panels.append(vl.panel(layers, {"step": WIDE}, {"step": HIGH}, rows, title=vl.heading([f"layer {layer}"])))
-        for mixer in dict.fromkeys(row["mixer"] for row in rows):
-            most = max(ROLES, key=lambda role: shares[mixer, role])
-            said.append(f"{mixer}, layer {layer}: most from {most} ({shares[mixer, most]:.2f})")
+    """Panels for each layer: what it reads, and below how its state changes. Over several seeds, the means."""
+    means = table.frame.groupby("mixer")[list(COLUMNS)].mean()
+    lines, said = [], []
+    for names, heading in ((READS, "layer {} reads at the query from"), (CHANGES, "state of layer {} changes at")):
+        mixers = [
+            mixer for mixer in table.axis("mixer") if names is READS or means.loc[mixer, list(names)].notna().any()
+        ]
+        if not mixers:
+            continue
+        panels = []
+        for layer in range(LAYERS):
+            own = dict(zip(ROLES, list(names)[layer * len(ROLES) :], strict=False))
+            rows: list[vl.Row] = [
+                {"mixer": mixer, "role": role, "share": round(float(means.loc[mixer, name]), 4)}
+                for mixer in mixers for role, name in own.items() if means.loc[mixer, name] == means.loc[mixer, name]
+            ]  # fmt: skip
+            panels.append(_by_role(rows, mixers, layer, heading.format(layer), legend=names is READS and layer == 0))
+            if names is READS:
+                for mixer in dict.fromkeys(row["mixer"] for row in rows):
+                    most = max((row for row in rows if row["mixer"] == mixer), key=lambda row: row["share"])
+                    said.append(f"{mixer}, layer {layer}: most from {most['role']} ({most['share']:.2f})")
+        lines.append(vl.beside(panels, 3 * vl.GAP))
     notes = [
-        "Share of what a layer reads at the query that comes from each role, mean over documents; negative shares "
-        "count against the result. The rest comes from other tokens."
+        "Above: the share of what a layer reads at the query that comes from each role, mean over documents; negative "
+        "shares count against the result, and the rest comes from other tokens. Below: by how much of its norm the "
+        "state changes at the token of a role; mixers that carry no state as a tensor are not there."
     ]
     pixels = LAYERS * (WIDE * len(ROLES) + 60) + 100
-    return vl.finish(vl.beside(panels, 3 * vl.GAP), title, notes, pixels, f"{title} {'; '.join(said) or 'No results'}.")
+    return vl.finish(vl.below(lines, 2 * vl.GAP), title, notes, pixels, f"{title} {'; '.join(said) or 'No results'}.")
+
+
+def _by_role(rows: Sequence[vl.Row], mixers: list[str], layer: int, heading: str, *, legend: bool) -> vl.Spec:
+    """A map of mixers by roles; only that of the first layer names the mixers."""
+    at = {
+        "x": vl.field("role:N", sort=list(ROLES), title=None, axis={"labelAngle": 0, "orient": "top"}),
+        "y": vl.field("mixer:N", sort=mixers, title=None, scale={"domain": mixers}, axis={"labels": layer == 0}),
+        "tooltip": vl.tooltips(["mixer", "role", "share"]),
+    }
+    ink = {"condition": {"test": "abs(datum.share) > 0.6", "value": "white"}, "value": "black"}
+    text = {**at, "text": vl.field("share:Q", format=".2f"), "color": ink}
+    cells = vl.layer("rect", {**at, "color": _colour(0 if legend else 1)}, stroke=vl.FAINT)
+    head = vl.heading([heading])
+    return vl.panel([cells, vl.layer("text", text, fontSize=10)], {"step": WIDE}, {"step": HIGH}, rows, title=head)

@@ -3,9 +3,10 @@
 For a small change of an activation, the change of the answer's likelihood is the gradient times the change. So one run
 backwards estimates the effects of all sites and roles at once, where exact patching needs a run for each. Far from
 small changes the gradient at one point misleads: a likelihood that is near 0 or 1 hardly moves. Integrated gradients
-take the mean gradient along a line instead: between the embeddings of the corrupted and the clean documents, or between
-the two activations of the site itself. The second is the exact effect in the limit of many steps, by the theorem that
-an integral of slopes is a difference, but needs runs for every site and role of its own.
+take the mean gradient along a line instead: between the two activations of the site itself, or between the embeddings
+of the corrupted and the clean documents. The first is the exact effect in the limit of many steps, by the theorem that
+an integral of slopes is a difference, but needs runs for every site and role of its own. The second is cheap, because
+the same runs serve all of them, and far less accurate.
 
 n documents, L tokens.
 """
@@ -39,9 +40,9 @@ from mecheval.types import NOWHERE, Batch, has_role
 if TYPE_CHECKING:
     import pandas as pd
 
-LINES = ("inputs", "sites")
+LINES = ("sites", "inputs")
 """What moves from the corrupted to the clean documents."""
-STEPS = 10
+STEPS = 5
 """Points of the line at which gradients are taken, unless another number is asked for."""
 
 
@@ -54,20 +55,21 @@ def attribute(
     *,
     heads: bool = False,
     steps: int = STEPS,
-    along: str = "inputs",
+    along: str = "sites",
     inputs: str | None = None,
     measure: str = "likelihood",
     seed: int = 0,
     budget_mb: float = BUDGET_MB,
 ) -> pd.DataFrame:
-    """The table of `interchange`, with estimates of what is restored, from `steps` runs for all rows together.
+    """The table of `interchange`, with estimates of what is restored, from gradients.
 
     Gradients are taken at `steps` points between corrupted and clean documents (integrated gradients); `steps=1` takes
-    them half-way. `inputs` is the site that moves along this line: of an `LM`, the input of its first block; of any
-    other module, name the output of its embedding, e.g. `transformer.wte.output`. With `along="sites"` each row has a
-    line of its own, on which only its site moves at its role: `steps` runs for each row. `measure` is "likelihood",
-    "log" (its logarithm) or "logit" of the answer: in a model that is linear up to its logits, estimates of the latter
-    are exact. An estimate may lie outside 0 and 1. No verdict is made of estimates.
+    them half-way. By default (`along="sites"`) each row has a line of its own, on which only its site moves at its
+    role: `steps` runs for each row. With `along="inputs"` the embeddings move, and `steps` runs serve all rows: cheap,
+    and good for the largest effects only. `inputs` is then the site that moves: of an `LM`, the input of its first
+    block; of any other module, name the output of its embedding, e.g. `transformer.wte.output`. `measure` is
+    "likelihood", "log" (its logarithm) or "logit" of the answer: in a model that is linear up to its logits, estimates
+    of the latter are exact. An estimate may lie outside 0 and 1. No verdict is made of estimates.
     """
     check_same(clean, corrupted)
     if steps < 1:
@@ -77,6 +79,8 @@ def attribute(
     model = answering(model)
     if along not in LINES:
         raise UnknownName("line to move along", along, LINES)
+    if inputs is not None and along != "inputs":
+        raise UserError('attribute: `inputs` is the site that moves with along="inputs".')
     if inputs is None and along == "inputs" and not isinstance(model, LM):
         raise UserError("attribute: name the output of the embedding of a module that is not an LM as `inputs`.")
     moved = (inputs or "blocks.0.input") if along == "inputs" else None

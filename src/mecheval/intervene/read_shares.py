@@ -51,6 +51,27 @@ class Reads:
                 rows.append({"layer": layer, "role": role, "share": share, "n": len(number)})
         return pd.DataFrame(rows)
 
+    def states(self, roles: Sequence[str] = ("key", "value", "next_key", "query")) -> pd.DataFrame:
+        """Means over documents: layer, role, norm of the state after the role's token, and its change there, n.
+
+        The change is that by the token, relative to the norm after it: small where a state is large and hardly moves,
+        1 where the token writes all there is. Both are NaN in layers whose mixer has no state as a tensor.
+        """
+        import pandas as pd
+
+        where = positions(self.batch, roles)
+        rows = []
+        for role in roles:
+            places = where[role].reshape(len(self.batch), -1)
+            number, column = (places >= 0).nonzero(as_tuple=True)
+            at = places[number, column]
+            for layer, (norms, changes) in enumerate(zip(self.norms, self.changes, strict=True)):
+                norm = norms[number, at]
+                change = changes[number, at] / norm.clamp(min=1e-30)
+                found = {"norm": float(norm.mean()), "change": float(change.mean())}
+                rows.append({"layer": layer, "role": role, **found, "n": len(at)})
+        return pd.DataFrame(rows)
+
 
 @torch.no_grad()
 def reads(lm: LM, batch: Batch) -> Reads:

@@ -119,14 +119,14 @@ def hypotheses(table: StudyTable) -> list[str]:
             low, high = map(float, difference_interval(usual[both].to_numpy(), own[both].to_numpy()))
             numbers = f"{own[both].mean():.0%} of its runs learn, {usual[both].mean():.0%} of attention's; difference"
             sentence = f"{mixer} learns with fewer learning rates than attention"
-            said.append(f"{sentence}: {_outcome(low, high, 0)} ({numbers} [{low:+.2f}, {high:+.2f}]).")
+            said.append(f"{sentence}: {outcome(low, high, 0)} ({numbers} [{low:+.2f}, {high:+.2f}]).")
     timed = known[known["learnt"]].dropna(subset=["jumps", "appears"])
     if len(timed) > 1:
         before = (timed["appears"] <= timed["jumps"]).to_numpy(float)
         low, high = map(float, mean_interval(before))
         numbers = f"{int(before.sum())} of {len(before)} runs; share [{low:.2f}, {high:.2f}]"
         sentence = "In most runs the mechanism appears no later than the accuracy jumps"
-        said.append(f"{sentence}: {_outcome(low, high, 0.5)} ({numbers}).")
+        said.append(f"{sentence}: {outcome(low, high, 0.5)} ({numbers}).")
     return said
 
 
@@ -145,7 +145,8 @@ def _longest(rates: Sequence[float], works: Sequence[bool]) -> list[float]:
     return best
 
 
-def _outcome(low: float, high: float, edge: float) -> str:
+def outcome(low: float, high: float, edge: float) -> str:
+    """What an interval says of the hypothesis that a quantity is above an edge."""
     return "holds" if low > edge else "contradicted" if high < edge else "inconclusive"
 
 

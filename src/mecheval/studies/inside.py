@@ -1,24 +1,35 @@
-"""Inside: what each layer reads at the query, and what its state holds, for every mixer."""
+"""Inside: what each layer reads at the query, and how its state grows and changes, for every mixer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mecheval.errors import UserError
+from mecheval.intervene.intervals import mean_interval
 from mecheval.mixers.options import BUILT_IN
 from mecheval.store import Store, StoreError
 from mecheval.studies.beyond import on_both_tasks
+from mecheval.studies.convergence import outcome
 from mecheval.studies.study import Study
 from mecheval.sweep import Point
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
+    from mecheval.studies.table import StudyTable
+
 ROLES = ("value", "key", "next_key")
 LAYERS = 2
 DOCUMENTS = 64
 READS = {f"layer_{i}_{role}": f"layer {i} reads {role}" for i in range(LAYERS) for role in ROLES}
 """Columns of shares: how much of what a layer reads at the query comes from a role."""
+CHANGES = {f"layer_{i}_change_{role}": f"layer {i} changes at {role}" for i in range(LAYERS) for role in ROLES}
+"""Columns of changes: how much of its state, by norm, a layer's state changes at the token of a role."""
+NORMS = {f"layer_{i}_norm": f"norm of layer {i}'s state" for i in range(LAYERS)}
+"""Columns of norms of the states after the query."""
+COLUMNS = (*READS, *CHANGES, *NORMS)
 
 
 def points(scale: str) -> list[Point]:
@@ -26,11 +37,11 @@ def points(scale: str) -> list[Point]:
     return [point for point in on_both_tasks(scale) if point.axes["task"] == "ar" and point.axes["mixer"] in BUILT_IN]
 
 
-def reads_of(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """The columns READS by run, from its weights; NaN where a run has none."""
+def read_off(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
+    """The COLUMNS by run, from its weights; NaN where a run has none, and of states where a mixer has no tensor."""
     import pandas as pd
 
-    found = pd.DataFrame(index=pd.Index(frame["run"].unique(), name="run"), columns=list(READS), dtype=float)
+    found = pd.DataFrame(index=pd.Index(frame["run"].unique(), name="run"), columns=list(COLUMNS), dtype=float)
     for run in frame.loc[frame["status"] == "done", "run"]:
         from mecheval.analysis.runs import documents, load_run
         from mecheval.intervene import reads
@@ -40,14 +51,57 @@ def reads_of(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
         except (StoreError, UserError):  # published results have no weights
             continue
         clean, _ = documents(trained.task, trained.config, "test", DOCUMENTS)
-        for row in reads(trained.lm, clean).table(ROLES).to_dict("records"):
+        seen = reads(trained.lm, clean)
+        for row in seen.table(ROLES).to_dict("records"):
             found.loc[run, f"layer_{row['layer']}_{row['role']}"] = row["share"]
+        for row in seen.states((*ROLES, "query")).to_dict("records"):
+            if row["role"] == "query":
+                found.loc[run, f"layer_{row['layer']}_norm"] = row["norm"]
+            else:
+                found.loc[run, f"layer_{row['layer']}_change_{row['role']}"] = row["change"]
     return found
+
+
+def says(table: StudyTable) -> list[str]:
+    """A sentence for each mixer, over several seeds about the means, then the hypotheses with their outcomes."""
+    known = table.frame[table.frame[list(READS)].notna().any(axis=1)]
+    said = []
+    for mixer, own in known.groupby("mixer", sort=False):
+        means = own[list(COLUMNS)].mean()
+        layers = []
+        for i in range(LAYERS):
+            shares = ", ".join(f"{role} {means[f'layer_{i}_{role}']:.2f}" for role in ROLES)
+            state = "no state as a tensor"
+            if not np.isnan(means[f"layer_{i}_norm"]):
+                changes = ", ".join(f"{role} {means[f'layer_{i}_change_{role}']:.2f}" for role in ROLES)
+                state = f"state of norm {means[f'layer_{i}_norm']:.3g} that changes by {changes}"
+            layers.append(f"layer {i} reads {shares}; {state}")
+        said.append(f"{mixer}: {'. '.join(layers)}.".replace(". layer", ". Layer"))
+    return [*said, *hypotheses(known)]
+
+
+def hypotheses(known: pd.DataFrame) -> list[str]:
+    """Each hypothesis with its outcome by a 95 % interval of the share of runs in which it is true."""
+    induction = known[known["verdict"] == "induction"]
+    with_state = known[known["layer_0_norm"].notna()]
+    asked = {
+        "Where the verdict is induction, layer 1 reads more than half of its result at the query from the value":
+            (induction["layer_1_value"] > 0.5),
+        "A state of layer 0 changes more at the value than at the key, in most runs":
+            (with_state["layer_0_change_value"] > with_state["layer_0_change_key"]),
+    }  # fmt: skip
+    said = []
+    for sentence, true in asked.items():
+        if len(true) > 1:
+            low, high = map(float, mean_interval(true.to_numpy(float)))
+            numbers = f"{int(true.sum())} of {len(true)} runs; share [{low:.2f}, {high:.2f}]"
+            said.append(f"{sentence}: {outcome(low, high, 0.5)} ({numbers}).")
+    return said
 
 
 STUDIES = (
     Study(
         "inside", "–", "How much of what each layer reads at the query comes from value, key and next key?", points,
-        "inside", columns=reads_of,
+        "inside", columns=read_off, says=says,
     ),
 )  # fmt: skip
