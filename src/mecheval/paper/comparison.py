@@ -45,8 +45,9 @@ class Comparison:
 
     `cells`: mixer, lr (NaN where it was chosen), d_model, quantity; ours (mean over seeds), low, high, seeds (how many
     have a number), paper, difference (ours - paper). All fractions; NaN where a side has no such cell.
-    `patterns`: mixer; in words where our runs and the paper's are restored most; `main`, where most of the paper's are;
-    of our `learnt` runs how many are restored most there too (`same`); `main` is "" where none of the paper's learnt.
+    `patterns`: mixer; in words where our runs and the paper's are restored most; `main`, where most of the paper's are
+    ("" where none of them learnt); of our `learnt` runs how many are restored most where the paper's are (`same`): at
+    the paper's scale where its run of the same setting is, if that learnt, else at `main`.
     """
 
     study: str
@@ -83,7 +84,7 @@ def compare(study: str, frame: pd.DataFrame, scale: str) -> Comparison:
     if study not in PUBLISHED:
         return Comparison(study, scale, pd.DataFrame(columns=list(CELLS)), pd.DataFrame(columns=list(PATTERNS)))
     theirs = published(study).assign(seed=0, status="done")
-    return Comparison(study, scale, _cells(study, frame, theirs), _patterns(study, frame, theirs))
+    return Comparison(study, scale, _cells(study, frame, theirs), _patterns(study, frame, theirs, scale))
 
 
 def _cells(study: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -103,17 +104,20 @@ def _cells(study: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame
     return cells.reindex(columns=list(CELLS))
 
 
-def _patterns(study: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+def _patterns(study: str, ours: pd.DataFrame, theirs: pd.DataFrame, scale: str) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
     for mixer in sorted({*ours["mixer"], *theirs["mixer"]}):
         mine, paper = (_places(study, frame[frame["mixer"] == mixer]) for frame in (ours, theirs))
-        main = Counter(run.place for run in paper if run.place not in (NOT_LEARNT, NOWHERE)).most_common(1)
+        places = {run.name: run.place for run in paper if run.place not in (NOT_LEARNT, NOWHERE)}
+        main = Counter(places.values()).most_common(1)
         top = main[0][0] if main else ""
-        learnt = [run.place for run in mine if run.place != NOT_LEARNT]
+        same_setting = places if scale == "paper" else {}
+        learnt = [run for run in mine if run.place != NOT_LEARNT]
+        same = sum(run.place == same_setting.get(run.name, top) for run in learnt)
         said = (_in_words(study, side) for side in (mine, paper))
-        rows.append((mixer, *said, top, len(learnt), sum(place == top for place in learnt)))
+        rows.append((mixer, *said, top, len(learnt), same))
     return pd.DataFrame(rows, columns=list(PATTERNS))
 
 
