@@ -1,11 +1,15 @@
 """Mechanistic evaluation of sequence architectures: not only whether a model recalls, but how."""
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from mecheval.lazy import lazily
 
+TYPE_CHECKING = False  # `typing` takes most of the time before the command line can handle Ctrl-C
 if TYPE_CHECKING:
+    from typing import Any
+
     from mecheval.analysis import load_lm, load_pretrained
     from mecheval.config import RunConfig, run_config
     from mecheval.evaluation import evaluate

@@ -38,6 +38,7 @@ def store(tmp_path: Path) -> list[str]:
 def test_clean_text_writes_out_what_a_terminal_would_obey() -> None:
     assert clean_text(BAD) == SAFE
     assert clean_text("\ud800 Ünïcode – fine\n") == "\\ud800 Ünïcode – fine\n"
+    assert clean_text("mam\u200bba\u2060 \xad\U000e0041") == r"mam\u200bba\u2060 \xad\U000e0041"
 
 
 def test_no_text_of_a_store_commands_the_terminal(command: Command, store: list[str]) -> None:

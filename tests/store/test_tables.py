@@ -11,8 +11,9 @@ import duckdb
 import pandas as pd
 import pytest
 
+from mecheval.store import tables
 from mecheval.store.schema import EFFECTS, HISTORY, RUNS, TABLES, Table
-from mecheval.store.tables import connect, load_files, load_rows, to_parquet
+from mecheval.store.tables import connect, load_files, load_rows, load_runs, to_parquet
 from store.examples import EFFECT, ID
 from store.examples import HISTORY as WITHOUT_RUN
 
@@ -122,3 +123,25 @@ def test_ten_thousand_rows_take_no_more_than_a_few_seconds(tmp_path: Path) -> No
     began = time.process_time()  # others may be using the machine
     write_parquet(tmp_path / "a.parquet", EFFECTS, rows)
     assert time.process_time() - began < 5
+
+
+def test_files_that_vanish_while_they_are_read_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {run: tmp_path / run / "history.parquet" for run in ("a" * 12, "b" * 12, "c" * 12)}
+    for run, path in files.items():
+        path.parent.mkdir()
+        write_parquet(path, HISTORY, [{**ROWS[0], "run": run}])
+    files["b" * 12].write_bytes(b"no Parquet")
+    load, calls = tables._load_runs, []
+
+    def vanishing(connection: Any, table: Table, some: Mapping[str, Path], where: str) -> None:
+        calls.append(list(some))
+        if len(calls) == 5:  # all, each of the three, and those that are left
+            files["c" * 12].unlink()
+        load(connection, table, some, where)
+
+    monkeypatch.setattr(tables, "_load_runs", vanishing)
+    with connect() as connection:
+        problems = load_runs(connection, HISTORY, files)
+        assert connection.execute("SELECT DISTINCT run FROM history").fetchall() == [("a" * 12,)]
+    assert list(problems) == ["b" * 12, "c" * 12]
+    assert "No such file" in problems["c" * 12] or "No files found" in problems["c" * 12]

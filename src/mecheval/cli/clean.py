@@ -1,7 +1,8 @@
 r"""Text on its way to a terminal: nothing in a store, a file or an option can control the terminal.
 
-Escape sequences move the cursor, rename the window, hide text or make links; direction marks reorder text. All of them
-are printed as Python would write them (`\x1b`, `\u202e`), and only this module does that.
+Escape sequences move the cursor, rename the window, hide text or make links; direction marks reorder text, and
+invisible characters make different names look alike. All of them are printed as Python would write them (`\x1b`,
+`\u202e`), and only this module does that.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-_UNSAFE = "\0-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
-"""Control characters except the newline, direction marks, line separators, and surrogates."""
+_UNSAFE = (
+    "\0-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\U000e0000-\U000e007f"
+)
+"""Control characters except the newline, direction marks, line separators, invisible characters, and surrogates."""
 _PATTERN = re.compile(f"[{_UNSAFE}]")
 LONGEST = 2000
 """Most characters of an error message."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from mecheval.errors import shown
 from mecheval.types import OFFSET, SHORT_CONVOLUTIONS, SPANS
 
 WHOLE_NUMBERS = {"INTEGER": 32, "BIGINT": 64}
@@ -91,13 +92,13 @@ class Table:
 def _whole_number(value: Any, bits: int) -> int:
     number = operator.index(value)
     if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
-        raise ValueError(f"{_shown(number)} does not fit into {bits} bits")
+        raise ValueError(f"{shown(number)} does not fit into {bits} bits")
     return number
 
 
 def _number(value: Any) -> float | None:
     if isinstance(value, str):  # float("nan") would pass for a number
-        raise TypeError(f"not a number: {_shown(value)}")
+        raise TypeError(f"not a number: {shown(value)}")
     number = float(value)
     return None if math.isnan(number) else number
 
@@ -112,10 +113,10 @@ def _utc(value: Any) -> datetime:
 def _config(value: Any, parsed: bool) -> dict[str, Any]:
     """The parts of a run config by name: each but the seed holds names and values."""
     if not isinstance(value, dict):
-        raise TypeError(f"not a dict: {_shown(value)}")
+        raise TypeError(f"not a dict: {shown(value)}")
     for name, part in value.items():
         if not isinstance(part, dict) and type(part) is not int:
-            raise TypeError(f"part {_shown(name)} is neither names and values nor a whole number: {_shown(part)}")
+            raise TypeError(f"part {shown(name)} is neither names and values nor a whole number: {shown(part)}")
     if not parsed:
         json.dumps(value, allow_nan=False)  # which raises an error that names what is not JSON
     return value
@@ -123,15 +124,10 @@ def _config(value: Any, parsed: bool) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"not text: {_shown(value)}")
+        raise TypeError(f"not text: {shown(value)}")
     if len(value) > LONGEST_TEXT:
         raise ValueError(f"a text of {len(value):,} characters; at most {LONGEST_TEXT:,} are taken")
     return value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if not isinstance(value, int) or value.bit_length() < 1000 else "a number of hundreds of digits"
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 RUN = Column("run", "VARCHAR", "id of the run: 12 hex digits, from its config")

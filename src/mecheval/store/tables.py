@@ -156,16 +156,20 @@ def load_runs(
     import duckdb
 
     problems: dict[str, str] = {}
-    try:
-        _load_runs(connection, table, files, where)
-    except (duckdb.Error, ValueError):
-        for run, path in files.items():
+    while True:  # once, or twice, unless files vanish meanwhile
+        left = {run: path for run, path in files.items() if run not in problems}
+        try:
+            _load_runs(connection, table, left, where)
+            return problems
+        except (duckdb.Error, ValueError) as error:
+            together = one_line(error)
+        for run, path in left.items():
             try:
                 _load_runs(connection, table, {run: path}, where)
             except (duckdb.Error, ValueError) as error:
                 problems[run] = one_line(error)
-        _load_runs(connection, table, {run: path for run, path in files.items() if run not in problems}, where)
-    return problems
+        if not left.keys() & problems.keys():
+            raise UserError(f"the table {table.name} cannot be read: {together}")
 
 
 def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path], where: str) -> None:

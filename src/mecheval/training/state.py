@@ -30,14 +30,9 @@ Row = dict[str, Any]
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def warmup_steps(schedule: Schedule, steps: int) -> int:
-    """The number of steps over which the rate rises to its peak."""
-    return round(schedule.warmup * steps if schedule.warmup < 1 else schedule.warmup)
-
-
 def rate(schedule: Schedule, step: int, steps: int) -> float:
     """Share of the peak rate at step number `step` (from 0): 0 at first, 1 after the warm-up, 0 after the last."""
-    up = warmup_steps(schedule, steps)
+    up = round(schedule.warmup * steps if schedule.warmup < 1 else schedule.warmup)  # steps of the warm-up
     if step < up:
         return step / up
     if schedule.decay == "constant":
