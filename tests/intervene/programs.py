@@ -55,13 +55,19 @@ class Program(nn.Module):
         self.first, self.last = (None if row is None else Layer(row) for row in (before, after))
         self.layers = nn.ModuleList(map(Layer, rows))
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         position = torch.arange(tokens.shape[1]).expand_as(tokens)
         codes = [F.one_hot(x, self.width).float() for x in (tokens, position)]
-        h: Tensor = torch.cat([*codes, torch.zeros(*tokens.shape, (len(SLOTS) - 2) * self.width)], -1)
+        return torch.cat([*codes, torch.zeros(*tokens.shape, (len(SLOTS) - 2) * self.width)], -1)
+
+    def unembed(self, h: Tensor) -> Tensor:
+        return SURE * h[..., -self.width :][..., : self.vocabulary]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.embed(tokens)
         for layer in (self.first, *self.layers, self.last):
             h = h if layer is None else layer(h)
-        return SURE * h[..., -self.width :][..., : self.vocabulary]
+        return self.unembed(h)
 
 
 def shifted(x: Tensor, by: int = 1) -> Tensor:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import mecheval as me
 from intervene.programs import Program, Row, Stream, judged, look, shifted
+from mecheval.intervene import Depths, Zero
 from mecheval.intervene.mechanism import Finding
 from mecheval.types import EOS, FIRST_SYMBOL
 
@@ -113,6 +114,30 @@ def keep_if_it_occurs(x: Stream) -> None:
     x.add("answer", x["a"] * (value(x).cumsum(1) > 0))
 
 
+def join_or_look(x: Stream) -> None:
+    """In one layer, two ways, each of which is enough: by the key at its value, and by the key itself."""
+    x.add("answer", look(key(x), shifted(key(x)), value(x)))
+    x.add("answer", look(key(x), key(x), F.pad(value(x)[:, 1:], (0, 0, 0, 1))))
+
+
+def join_even_keys(x: Stream) -> None:
+    """The same for half of the keys each."""
+    even = x["token"][..., FIRST_SYMBOL : FIRST_SYMBOL + KEYS : 2].sum(-1, keepdim=True)
+    x.add("answer", look(key(x) * even, shifted(key(x)), value(x)))
+    x.add("answer", look(key(x) * (1 - even), key(x), F.pad(value(x)[:, 1:], (0, 0, 0, 1))))
+
+
+def store_and_find(x: Stream) -> None:
+    store(x)
+    find_directly(x)
+
+
+def keep_or_fetch_if_the_key_is_there(x: Stream) -> None:
+    """At the query is enough; so are key and value, but only together."""
+    present = look(key(x), key(x), key(x)).sum(-1, keepdim=True)
+    x.add("answer", torch.maximum(x["a"], present * look(key(x), x["before"], value(x))))
+
+
 INDUCTION = Finding("induction", 1, 0, "value")
 KNOWN: dict[str, tuple[tuple[Row, ...], Finding]] = {
     "the digits of the key at two places": (
@@ -125,6 +150,12 @@ KNOWN: dict[str, tuple[tuple[Row, ...], Finding]] = {
     "needs the value at the query and before it": ((find_directly, fetch_if_both_agree), Finding("joint")),
     "adds the value at the query and before it": ((find_directly, fetch_half_of_each), Finding("mixed")),
     "checks that its answer occurs": ((find_directly, keep_if_it_occurs), Finding("direct_retrieval", 0)),
+    "two ways in one layer": ((join_or_look, idle), Finding("redundant")),
+    "two ways in one layer, by the key": ((join_even_keys, idle), Finding("undetermined")),
+    "at the query, or key and value together": (
+        (store_and_find, keep_or_fetch_if_the_key_is_there),
+        Finding("redundant"),
+    ),
     "running sums of keys": ((running_sum, fetch_where_it_began), INDUCTION),
 }
 
@@ -133,6 +164,77 @@ KNOWN: dict[str, tuple[tuple[Row, ...], Finding]] = {
 def test_further_models_are_named_right(name: str) -> None:
     rows, finding = KNOWN[name]
     assert judged(Program(TASK, *rows), TASK, n=40).finding == finding
+
+
+REVERSE = me.build_task("ar", pairs=4, keys=KEYS, values=KEYS, query="value")
+
+
+def join_value_first(x: Stream) -> None:
+    """In reverse recall, what is asked is a value, and what is answered the key before it."""
+    x.add("answer", look(value(x), value(x), shifted(key(x))))
+
+
+def store_value_first(x: Stream) -> None:
+    x.add("before", shifted(key(x)) * is_value(x))
+
+
+def fetch_value_first(x: Stream) -> None:
+    x.add("answer", look(value(x), value(x), x["before"]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "finding"),
+    [
+        ((join_value_first, idle), Finding("conv_association", 0)),
+        ((store_value_first, fetch_value_first), Finding("induction", 1, 0, "key")),
+    ],
+)
+def test_a_value_that_comes_first_comes_to_its_key(rows: tuple[Row, ...], finding: Finding) -> None:
+    assert judged(Program(REVERSE, *rows), REVERSE, n=40).finding == finding
+
+
+class Turned(nn.Module):
+    """A layer of another shape: what it takes and gives has channels before positions."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.inner = layer
+
+    def forward(self, h: Tensor) -> Tensor:
+        y: Tensor = self.inner(h.mT).mT
+        return y
+
+
+class Channels(Program):
+    def __init__(self) -> None:
+        super().__init__(TASK, store, fetch)
+        self.layers = nn.ModuleList(map(Turned, self.layers))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.embed(tokens).mT
+        for layer in self.layers:
+            h = layer(h)
+        return self.unembed(h.mT)
+
+
+class Twice(Program):
+    def __init__(self) -> None:
+        super().__init__(TASK, store, fetch)
+        self.layers = nn.ModuleList([self.layers[0], self.layers[0]])
+
+
+@pytest.mark.parametrize(
+    ("model", "site", "said"),
+    [(Channels(), "layers.1.input", "positions second"), (Twice(), "layers.0.input", "several times")],
+    ids=["channels first", "one layer twice"],
+)
+def test_what_cannot_be_patched_is_refused(model: nn.Module, site: str, said: str) -> None:
+    clean = TASK.sample(16, "test")
+    with pytest.raises(me.errors.UserError, match=said):
+        me.interchange(model, clean, TASK.corrupt(clean), [site], ["value"], depths=Depths((site,), ((), ())))
+    if said == "positions second":
+        with pytest.raises(me.errors.UserError, match=said):
+            me.ablate(model, clean, Zero(), [site])
 
 
 OUTSIDE = {

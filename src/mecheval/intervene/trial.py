@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -83,16 +84,16 @@ class Trial:
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
         """The first site inside a layer at which key and value have met, or else the one at which they do most."""
-        self._run(sites, self.kinds, "key", "restore")
-        self._run_meeting(sites)
+        role, corruption = self.meeting
+        self._run(sites, [role], corruption, "restore")
         share = self.shares()
         met = {site: share[Cell(site, *self.meeting)] for site in sites}
         there = {site: part for site, part in met.items() if part >= rule.trace}
         if not there:
             return None
         first = next((site for site, part in there.items() if part >= rule.enough), max(there, key=there.__getitem__))
-        self._run([first], self.roles, "key", "restore")
-        self._run([first], [*self.kinds, *self.roles], "key", "destroy")
+        for direction in ("restore", "destroy"):
+            self._run([first], [*self.kinds, *self.roles], "key", direction)
         return first
 
     def _run_meeting(self, sites: Sequence[str]) -> None:
@@ -241,8 +242,10 @@ def other_values(clean: Batch) -> Batch | None:
         text, taken = clean.tokens[row].tolist(), {*span, *places_of(key, row)}
         free = [place for place in range(ends[row]) if place not in taken and text[place] != own]
         free = [place for place in free if known[row][place] or place in usual]
-        rank = [(text.count(text[place]) == 1, known[row][place], place in usual) for place in free]
-        best = [place for place, each in zip(free, rank, strict=True) if each == max(rank)]
+        often = Counter(text)
+        rank = [(often[text[place]] == 1, known[row][place], place in usual) for place in free]
+        most = max(rank, default=None)
+        best = [place for place, each in zip(free, rank, strict=True) if each == most]
         if best:
             there = best[row % len(best)]
             tokens[row, [here, there]] = tokens[row, [there, here]]
