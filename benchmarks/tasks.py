@@ -11,6 +11,7 @@ from mecheval.tasks import build_task
 
 DOCUMENTS, REFERENCE = 100_032, 2_000
 CASES = {"ar/paper": None, "atr/paper": 50.0, "atr/paper_long": 50.0, "atr/paper_vocab": 50.0}
+CASES |= {"mqar/paper_64": None, "mqar/paper_512": None}
 
 
 def run() -> list[Row]:

@@ -145,3 +145,22 @@ def test_a_tokenizer_of_letters_has_too_few_first_tokens(tmp_path: Path) -> None
     transformers.PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="statements=20 needs more people"):
         words(tokenizer=str(tmp_path), statements=20)
+
+
+def test_a_tokenizer_that_joins_words_is_refused_and_unknown_words_are_left_out(tmp_path: Path) -> None:
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    text = [f"Here is what we know. {person} has the lamp. Who has the lamp?" for person in PEOPLE]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=90, special_tokens=["<unk>"])
+
+    def made(pre_tokenizer: Any) -> Any:
+        bpe = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+        if pre_tokenizer is not None:
+            bpe.pre_tokenizer = pre_tokenizer
+        bpe.train_from_iterator(text, trainer)
+        return transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, unk_token="<unk>")
+
+    with pytest.raises(UserError, match="joins letters of neighbouring words"):
+        Words.tokenized(made(None), statements=1)
+    task = Words.tokenized(made(tokenizers.pre_tokenizers.Whitespace()), statements=1)
+    assert "flag" not in task.things  # no text had an f
+    assert "key" in task.things

@@ -3,7 +3,8 @@
     u = S^T a;  S <- diag(w) S + b u^T + k v^T;  o = S^T q
 
 The queries of a document come in order of time: `at_BK` ascending, `which_BK` their places in q, o, dq, do. Without
-corrections, a and b are empty. Every inner loop runs over values, which are contiguous in S, v, o and u.
+corrections, a and b are empty. If b alone is empty, it is -k, and a step writes k (v - u)^T, which is cheaper. Every inner
+loop runs over values, which are contiguous in S, v, o and u.
 
 Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, G segments, T steps of a segment.
 """
@@ -60,6 +61,15 @@ def _step(S_DV: Floats, w_D: Floats, k_D: Floats, v_V: Floats, next_DV: Floats) 
 
 
 @fast_kernel
+def _replaced(S_DV: Floats, w_D: Floats, k_D: Floats, v_V: Floats, a_D: Floats, e_V: Floats, next_DV: Floats) -> None:
+    """Write e = v - u, and the memory after a step that writes k e^T to `next`."""
+    _read(a_D, S_DV, e_V)
+    for j in range(len(v_V)):
+        e_V[j] = v_V[j] - e_V[j]
+    _step(S_DV, w_D, k_D, e_V, next_DV)
+
+
+@fast_kernel
 def _corrected(
     S_DV: Floats, w_D: Floats, k_D: Floats, v_V: Floats, a_D: Floats, b_D: Floats, u_V: Floats, next_DV: Floats
 ) -> None:
@@ -88,7 +98,7 @@ def loop_forward(
 ) -> None:
     """Fill o, the memory after the last position, and, unless it has no room (G = 0), that before each segment."""
     batch, length, heads, _ = k_BLHD.shape
-    queries, corrects = at_BK.shape[1], len(a_BLHD) > 0
+    queries, corrects, replaces = at_BK.shape[1], len(b_BLHD) > 0, len(a_BLHD) > 0
     u_V, two = np.empty(v_BLHV.shape[3], np.float32), np.empty((2, *start_BHDV.shape[2:]), np.float32)
     for b in range(batch):
         for h in range(heads):
@@ -101,6 +111,8 @@ def loop_forward(
                 w, k, v = w_BLHD[b, t, h], k_BLHD[b, t, h], v_BLHV[b, t, h]
                 if corrects:
                     _corrected(S, w, k, v, a_BLHD[b, t, h], b_BLHD[b, t, h], u_V, after)
+                elif replaces:
+                    _replaced(S, w, k, v, a_BLHD[b, t, h], u_V, after)
                 else:
                     _step(S, w, k, v, after)
                 S, after = after, S
@@ -161,6 +173,26 @@ def _corrected_backward(
 
 
 @fast_kernel
+def _replaced_backward(
+    S_DV: Floats, w_D: Floats, k_D: Floats, a_D: Floats, e_V: Floats, dS_DV: Floats, dw_D: Floats, dk_D: Floats,
+    dv_V: Floats, da_D: Floats,
+) -> None:  # fmt: skip
+    """The same of a step that writes k e^T; dv is the cotangent of e, too, and minus that of u."""
+    _read(k_D, dS_DV, dv_V)
+    for d in range(len(w_D)):
+        w, a, S_V, dS_V = w_D[d], a_D[d], S_DV[d], dS_DV[d]
+        dw, dk, da = _ZERO, _ZERO, _ZERO
+        for j in range(len(e_V)):
+            dS = dS_V[j]
+            dw += dS * S_V[j]
+            dk += dS * e_V[j]
+            da -= S_V[j] * dv_V[j]
+            dS = w * dS - a * dv_V[j]
+            dS_V[j] = _ZERO if abs(dS) < _NEGLIGIBLE else dS
+        dw_D[d], dk_D[d], da_D[d] = dw, dk, da
+
+
+@fast_kernel
 def loop_backward(
     q_BKHD: Floats,
     k_BLHD: Floats,
@@ -185,7 +217,7 @@ def loop_backward(
     From the last segment to the first: recompute its memories, then walk it back.
     """
     batch, length, heads, key_size = k_BLHD.shape
-    queries, corrects, value_size = at_BK.shape[1], len(a_BLHD) > 0, v_BLHV.shape[3]
+    queries, corrects, replaces, value_size = at_BK.shape[1], len(b_BLHD) > 0, len(a_BLHD) > 0, v_BLHV.shape[3]
     S_TDV = np.empty((SEGMENT + 1, key_size, value_size), np.float32)  # S_TDV[i]: the memory before step i
     u_TV = np.empty((SEGMENT, value_size), np.float32)
     du_V = np.empty(value_size, np.float32)
@@ -200,6 +232,8 @@ def loop_backward(
                     i, w, k, v = t - start, w_BLHD[b, t, h], k_BLHD[b, t, h], v_BLHV[b, t, h]
                     if corrects:
                         _corrected(S_TDV[i], w, k, v, a_BLHD[b, t, h], b_BLHD[b, t, h], u_TV[i], S_TDV[i + 1])
+                    elif replaces:
+                        _replaced(S_TDV[i], w, k, v, a_BLHD[b, t, h], u_TV[i], S_TDV[i + 1])
                     else:
                         _step(S_TDV[i], w, k, v, S_TDV[i + 1])
                 for t in range(stop - 1, start - 1, -1):
@@ -216,5 +250,9 @@ def loop_backward(
                             S_TDV[i], w, k, v, a_BLHD[b, t, h], b_BLHD[b, t, h], u_TV[i], du_V, dS, dw, dk, dv,
                             da_BLHD[b, t, h], db_BLHD[b, t, h],
                         )  # fmt: skip
+                    elif replaces:
+                        _replaced_backward(
+                            S_TDV[i], w, k, a_BLHD[b, t, h], u_TV[i], dS, dw, dk, dv, da_BLHD[b, t, h]
+                        )
                     else:
                         _step_backward(S_TDV[i], w, k, v, dS, dw, dk, dv)

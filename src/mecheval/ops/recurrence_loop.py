@@ -1,10 +1,10 @@
 """The linear recurrence in full, as compiled loops over time under autograd.
 
-The delta rule is a correction of rank one: with w = exp(g),
+The delta rule is a correction of rank one: with w = exp(g) and S' the memory before the step,
 
-    S + k (beta (v - S^T k))^T  where S = diag(w) S'   is   diag(w) S' + b (a^T S') + k (beta v)^T
+    S + k (beta (v - S^T k))^T  where S = diag(w) S'   is   diag(w) S' + (beta k) (v - S'^T a)^T
 
-with a = w k and b = -beta k, S' being the memory before the step. So one kernel serves all.
+with a = w k. So one kernel serves all; that the correction has the key of the write saves it a part of the work.
 
 Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, G segments.
 """
@@ -36,10 +36,11 @@ def in_loops(q: Tensor, k: Tensor, v: Tensor, parts: Parts, at: Tensor | None) -
     batch, length, heads, key_size = k.shape
     g, beta, a, b, initial_state = parts
     w = torch.ones_like(k) if g is None else g.exp().reshape(*g.shape, *[1] * (4 - g.ndim)).expand(k.shape)
+    none = k.new_empty(0, 0, 0, 0)
     if beta is not None:
-        a, b, v = w * k, -beta.unsqueeze(3) * k, beta.unsqueeze(3) * v
+        k, a, b = beta.unsqueeze(3) * k, w * k, none
     elif a is None or b is None:
-        a = b = k.new_empty(0, 0, 0, 0)
+        a = b = none
     S = k.new_zeros(batch, heads, key_size, v.shape[3]) if initial_state is None else initial_state
     at_BK, which_BK = in_time_order(at, batch, length)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, w, a, b, S))

@@ -18,6 +18,7 @@ class Tokenizer(Protocol):
 
     size: int  # number of token ids
     start: tuple[int, ...]  # tokens that stand before every text
+    unknown: int | None  # the token for what the vocabulary does not have
 
     def encode(self, text: str) -> Encoded:
         """The tokens of a text, without those that stand before it."""
@@ -32,6 +33,7 @@ class WordTokenizer:
     """A token for each word and each mark of a vocabulary."""
 
     start: tuple[int, ...] = (BOS,)
+    unknown: int | None = None
 
     def __init__(self, vocabulary: str) -> None:
         words = dict.fromkeys(re.findall(r"\w+|[^\w\s]", vocabulary))
@@ -54,6 +56,7 @@ class HuggingFaceTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer, self.size = tokenizer, len(tokenizer)
+        self.unknown: int | None = tokenizer.unk_token_id
         with_start = tokenizer("a").input_ids
         self.start: tuple[int, ...] = tuple(with_start[:1]) if with_start[:1] == [tokenizer.bos_token_id] else ()
 

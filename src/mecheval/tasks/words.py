@@ -82,7 +82,23 @@ class Words(Task):
         fixed = [self._piece(self.people[0], mark) for mark in (HAS, STOP, WHO, MARK)]
         nouns = [self._piece("the", f" {word}") for word in (*self.people, *self.things)]
         self._pieces = [self._piece("", OPENING), *fixed, *nouns, *(self._piece(STOP, f" {other}") for other in OTHERS)]
+        self._check_pieces()
         self._pieces[0] = [*self.tokenizer.start, *self._pieces[0]]
+
+    def _check_pieces(self) -> None:
+        """Raise an error if the tokens of a text are not those of its words, one after another."""
+        opening, has, stop, who, mark, *rest = self._pieces
+        pieces, text = dict(zip((*self.people, *self.things, *OTHERS), rest, strict=True)), OPENING
+        tokens = [*opening]
+        for i in range(max(len(self.people), len(self.things), len(OTHERS))):
+            person, thing, other = (kind[i % len(kind)] for kind in (self.people, self.things, OTHERS))
+            text += f" {person}{HAS} {thing}{STOP} {other}{WHO} {thing}{MARK}"
+            for piece in (pieces[person], has, pieces[thing], stop, pieces[other], who, pieces[thing], mark):
+                tokens += piece
+        if self.tokenizer.encode(text)[0] != tokens:
+            raise UserError(
+                "words: this tokenizer joins letters of neighbouring words, so a word has no tokens of its own."
+            )
 
     @classmethod
     def tokenized(cls, tokenizer: Any, **options: Any) -> Self:
@@ -101,8 +117,12 @@ class Words(Task):
         return len(self._piece("the", f" {word}")) - len(own), own
 
     def _distinct(self, words: Sequence[str]) -> list[str]:
-        """The words that differ in their first token, each with another of as many tokens that a document lacks."""
+        """The words that differ in their first token, each with another of as many tokens that a document lacks.
+
+        Words with a token for what the tokenizer does not know are left out.
+        """
         own = {word: tokens for word in words for lead, tokens in [self._word(word)] if lead == self._lead}
+        own = {word: tokens for word, tokens in own.items() if self.tokenizer.unknown not in tokens}
         first = {tokens[0]: word for word, tokens in reversed(own.items())}
         lengths = Counter(len(own[word]) for word in first.values())
         return [word for word in reversed(first.values()) if lengths[len(own[word])] > self.options.statements]
