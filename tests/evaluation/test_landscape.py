@@ -100,3 +100,5 @@ def test_the_drawing(run: RunFolder, command: Command, tmp_path: Path) -> None:
     area = sum((row["x2"] - row["x"]) * (row["y2"] - row["y"]) for row in levels)
     assert area == pytest.approx(4, abs=1e-2)  # the plane is covered, and nothing twice
     assert {row["line"] for row in rows if "line" in row} >= {"largest", "edge of stability"}
+    below = json.loads(save.read_text())["vconcat"][1]["hconcat"][0]["layer"][0]["encoding"]
+    assert "scale" not in below["x"]  # steps begin at 0, which a logarithmic axis has no place for
