@@ -54,9 +54,10 @@ def said(line: Rows, sharpness: Rows) -> list[str]:
     if known:
         near = max(known, key=lambda row: row["preconditioned"] / row["preconditioned_edge"])
         share = near["preconditioned"] / near["preconditioned_edge"]
+        outcome = "holds" if share >= 1 else "contradicted"
         found.append(
-            f"The sharpness under AdamW comes nearest to the edge of stability at step {near['step']:,}: "
-            f"{share:.2g} of it."
+            f"Training reaches the edge of stability under AdamW: {outcome} for this run (at step {near['step']:,}, its "
+            f"sharpness is {share:.2f} of the edge)."
         )
     return found
 
