@@ -56,8 +56,8 @@ def said(line: Rows, sharpness: Rows) -> list[str]:
         share = near["preconditioned"] / near["preconditioned_edge"]
         outcome = "holds" if share >= 1 else "contradicted"
         found.append(
-            f"Training reaches the edge of stability under AdamW: {outcome} for this run (at step {near['step']:,}, its "
-            f"sharpness is {share:.2f} of the edge)."
+            f"Training reaches the edge of stability under AdamW: {outcome} for this run "
+            f"(at step {near['step']:,}, its sharpness is {share:.2f} of the edge)."
         )
     return found
 
