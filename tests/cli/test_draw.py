@@ -136,6 +136,12 @@ def test_tokens_of_any_name_are_labels_not_expressions() -> None:
     symbols = ["'] + alert(1) + ['", "a\\", "\n"]
     chart = reads_figure(np.eye(3)[None], symbols, {"query": 2}, "title")
     assert "alert" in chart.svg()
+    norms = np.array([[1.0, 2.0, 4.0], [np.nan] * 3])
+    both = reads_figure(np.stack([np.eye(3)] * 2), symbols, {"query": 2}, "title", norms, norms / 2)
+    assert "alert" in both.svg()
+    rows = [row for rows in both.spec["datasets"].values() for row in rows if "norm" in row]
+    assert [(row["s"], row["norm"], row["change"]) for row in rows] == [(0, 1, 0.5), (1, 2, 1), (2, 4, 2)]
+    assert "layer 1 has no state as a tensor" in both.svg()
     with pytest.raises(UserError, match="at most 80 tokens"):
         reads_figure(np.zeros((1, 81, 81)), ["x"] * 81, {}, "title")
 

@@ -13,6 +13,7 @@ import torch
 from commands import Command
 from mecheval.config import run_config
 from mecheval.evaluation.landscape import _loss, hessian_products, landscape, random_direction, top_eigenvalues
+from mecheval.figures.landscape import said
 from mecheval.mixers.options import BUILT_IN
 from mecheval.model import LM
 from mecheval.store import RunFolder
@@ -100,3 +101,17 @@ def test_the_drawing(run: RunFolder, command: Command, tmp_path: Path) -> None:
     area = sum((row["x2"] - row["x"]) * (row["y2"] - row["y"]) for row in levels)
     assert area == pytest.approx(4, abs=1e-2)  # the plane is covered, and nothing twice
     assert {row["line"] for row in rows if "line" in row} >= {"largest", "edge of stability"}
+    below = json.loads(save.read_text())["vconcat"][1]["hconcat"][0]["layer"][0]["encoding"]
+    assert "scale" not in below["x"]  # steps begin at 0, which a logarithmic axis has no place for
+
+
+@pytest.mark.parametrize(("reached", "outcome"), [(39.0, "holds"), (19.0, "contradicted")])
+def test_what_it_says_of_the_edge(reached: float, outcome: str) -> None:
+    line = [{"part": 0.0, "loss": 3.0}, {"part": 0.5, "loss": 4.0}, {"part": 1.0, "loss": 0.5}]
+    sharpness = [
+        {"step": 0, "preconditioned": None, "preconditioned_edge": float("inf")},
+        {"step": 5, "preconditioned": reached, "preconditioned_edge": 38.0},
+    ]
+    hill, edge = said(line, sharpness)
+    assert hill == "The loss on the line from start (3.00) to end (0.5) rises to 4.00 at 0.50."
+    assert f": {outcome} for this run (at step 5, its sharpness is {reached / 38:.2f} of the edge)." in edge

@@ -27,7 +27,7 @@ from mecheval.ops import dispatch
 
 VOCABULARY, LAYERS, SHORT = 64, 2, 16
 """Symbols and layers of the models, and the length of the calls that load kernels before anything is measured."""
-REPEATS, SECONDS = 7, 1.5
+REPEATS, SECONDS = 7, 0.75
 """Most calls of a function, of which the median counts, and the seconds after which no other is made."""
 MOVES = ("clone", "copy", "_to_copy", "fill", "zero", "where", "masked_fill")
 """Pointwise operations that only move numbers."""

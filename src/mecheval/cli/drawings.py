@@ -132,8 +132,9 @@ def inside(
     clean, _ = probe.document(trained, document, split)
     one = document_data(trained.task, clean, 0)
     title = f"{trained.config.title} · document {document} ({split})"
-    shares = reads(trained.lm, clean).shares[:, 0].double().numpy()
-    write_chart(reads_figure(shares, one["symbols"], one["roles"], title), save)
+    seen = reads(trained.lm, clean)
+    shares, norms, changes = (x[:, 0].double().numpy() for x in (seen.shares, seen.norms, seen.changes))
+    write_chart(reads_figure(shares, one["symbols"], one["roles"], title, norms, changes), save)
     every, _ = probe.documents(trained.task, trained.config, split)
     found = reads(trained.lm, every).table().pivot(index="layer", columns="role", values="share")
     line(f"Share of what each layer reads at the query that comes from each role, mean of {len(every)} documents:")

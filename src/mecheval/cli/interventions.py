@@ -174,7 +174,7 @@ def _sweep(
             console.print()
             console.print(show.sweep_summary(swept, roles))
     if save is not None:
-        figures.save(figures.states(swept, f"{config.title} ({folder.id}, {about}): states", roles), save)
+        figures.save(figures.states(swept, f"{config.title} ({folder.id}, {about})", roles), save)
         note(f"wrote {save}")
     note(took)
 

@@ -39,12 +39,14 @@ def convergence(table: StudyTable, title: str) -> vl.Chart:
         for row in best.to_dict("records"):
             about = {"mixer": row["mixer"], "lr": say("lr", row["lr"]), "run": row["run"]}
             points += [{**about, "step": row[name], "what": NAMES[name]} for name in NAMES if row[name] == row[name]]
-        lines.append(vl.beside([_map(cells, mixers, rates, width), _steps(points, mixers)], 5 * vl.GAP))
+        both = vl.beside([_map(cells, mixers, rates, width), _steps(points, mixers)], 5 * vl.GAP)
+        lines.append({**both, "resolve": {"scale": dict.fromkeys(("color", "shape"), "independent")}})
     seeds = int(frame["seed"].nunique())
     shown = "Numbers: share of seeds that learn" if seeds > 1 else "Numbers: test accuracy"
     notes = [
-        f"{shown} (dark: test accuracy of at least {LEARNT:.0%}), by learning rate. Right: the steps of each run that "
-        "learns at which its accuracy rises most, its accuracy reaches 90 %, and its final verdict is there to stay."
+        f"{shown} (dark: test accuracy of at least {100 * LEARNT:.0f} %), by learning rate; white: not run. Right, for "
+        "each run that learns: when its accuracy rises most, when its final verdict is there to stay, and when its "
+        "accuracy reaches 90 %."
     ]
     chart = vl.below(lines, 2 * vl.GAP)
     return vl.finish(chart, title, notes, CELL * len(rates) + WIDE + 260, f"{title} {' '.join(says(table))}")
@@ -52,8 +54,8 @@ def convergence(table: StudyTable, title: str) -> vl.Chart:
 
 def _map(cells: Sequence[vl.Row], mixers: list[str], rates: list[str], width: int) -> vl.Spec:
     at = {
-        "x": vl.field("lr:O", sort=rates, title="learning rate", axis={"labelAngle": 0}),
-        "y": vl.field("mixer:N", sort=mixers, title=None),
+        "x": vl.field("lr:O", title="learning rate", scale={"domain": rates}, axis={"labelAngle": 0}),
+        "y": vl.field("mixer:N", sort=mixers, title=None, scale={"domain": mixers}),
         "tooltip": vl.tooltips(["mixer", "lr", "runs", "interval"]),
     }
     fill = {**at, "color": vl.field("share:Q", scale=vl.FILL, legend=None)}
@@ -69,10 +71,12 @@ def _steps(points: Sequence[vl.Row], mixers: list[str]) -> vl.Spec:
     unnamed = {"labels": False, "grid": True}
     at = {
         "x": vl.field("step:Q", title="step", axis={"grid": True, "tickCount": 5}),
-        "y": vl.field("mixer:N", sort=mixers, title=None, scale={"domain": mixers}, axis=unnamed),
+        "y": vl.field("mixer:N", sort=mixers, title=None, scale={"domain": mixers, "padding": 0}, axis=unnamed),
         "yOffset": vl.field("what:N", sort=texts),
         **vl.marks("what", texts, {"title": "step at which"}, color=hues, shape=shapes),
         "tooltip": vl.tooltips(["mixer", "what", "step", "lr", "run"]),
     }
     marks = vl.layer("point", at, rows=points, filled=True, opacity=0.8, size=30)
-    return vl.panel([marks], WIDE, {"step": HIGH, "for": "position"}, title=vl.heading("when", WIDE))
+    return vl.panel(
+        [marks], WIDE, {"step": HIGH, "for": "position"}, title=vl.heading("when accuracy and mechanism come", WIDE)
+    )

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from mecheval.figures import vegalite as vl
-from mecheval.figures.lines import STEP, strokes
+from mecheval.figures.lines import strokes
 
 SIDE, HIGH, WIDE = 260, 170, 260
 """Pixels of the plane along a side, and of the other panels down and across."""
-FINE = 65
+FINE = 105
 """Cells of the plane along a side; losses between those computed are interpolated, so that levels are contours."""
 LEVELS = 10
 """Colours of the plane, from the smallest loss to the largest that is distinguished."""
@@ -27,17 +27,20 @@ def landscape(plane: Rows, line: Rows, sharpness: Rows, title: str) -> vl.Chart:
     parts = [_plane(plane), _line(line)]
     below = []
     if sharpness:
-        heads = {"eigenvalues": "sharpness: top eigenvalues of the Hessian", "preconditioned": "sharpness under AdamW"}
+        heads = {"eigenvalues": "eigenvalues of the Hessian", "preconditioned": "the same, preconditioned by AdamW"}
         edges = {"eigenvalues": "edge", "preconditioned": "preconditioned_edge"}
         below = [_sharpness(sharpness, name, edges[name], head) for name, head in heads.items()]
     chart = vl.below([vl.beside(each, 5 * vl.GAP) for each in (parts, below) if each], 2 * vl.GAP)
     chart["resolve"] = {"scale": dict.fromkeys(("color", "stroke", "strokeDash"), "independent")}
     notes = [
-        "Left: loss in two random directions from the end of training, as long as the weights, tensor by tensor. "
-        "Right: loss on the straight line from the start (0) to the end (1) of training."
+        "Left: loss around the end of training (cross) in two random directions; 1 is as far as the weights are from "
+        "zero, tensor by tensor. Right: loss on the straight line from the start (0) through the end (1) of training."
     ]
     if sharpness:
-        notes.append("Below: sharpness along training. Under AdamW it is that of the preconditioned Hessian.")
+        notes.append(
+            "Below: the largest eigenvalues of the Hessian along training, and the largest of the Hessian as AdamW "
+            "preconditions it; above the dashed edge, 2 / learning rate and AdamW's own, training is unstable."
+        )
     return vl.finish(chart, title, notes, SIDE + WIDE + 200, f"{title}. {' '.join(said(line, sharpness))}")
 
 
@@ -51,9 +54,10 @@ def said(line: Rows, sharpness: Rows) -> list[str]:
     if known:
         near = max(known, key=lambda row: row["preconditioned"] / row["preconditioned_edge"])
         share = near["preconditioned"] / near["preconditioned_edge"]
+        outcome = "holds" if share >= 1 else "contradicted"
         found.append(
-            f"The sharpness under AdamW comes nearest to the edge of stability at step {near['step']:,}: "
-            f"{share:.2g} of it."
+            f"Training reaches the edge of stability under AdamW: {outcome} for this run "
+            f"(at step {near['step']:,}, its sharpness is {share:.2f} of the edge)."
         )
     return found
 
@@ -93,10 +97,10 @@ def _plane(plane: Rows) -> vl.Spec:
         "color": vl.field("level:O", scale=colours, legend=legend),
         "stroke": vl.field("level:O", scale=colours, legend=None), "tooltip": vl.tooltips(["loss"]),
     }  # fmt: skip
-    middle = {"x": {"datum": 0}, "y": {"datum": 0}}
+    middle = {"x": vl.field("x:Q"), "y": vl.field("y:Q")}
     layers = [
         vl.layer("rect", at, rows=rows, strokeWidth=0.7),
-        vl.layer("point", middle, shape="cross", color="white", size=60),
+        vl.layer("point", middle, rows=[{"x": 0, "y": 0}], shape="cross", color="white", opacity=1, size=80),
     ]
     return vl.panel(layers, SIDE, SIDE, title=vl.heading("around the end of training", SIDE))
 
@@ -105,10 +109,11 @@ def _line(line: Rows) -> vl.Spec:
     rows = [{"part": round(row["part"], 3), "loss": float(f"{row['loss']:.4g}")} for row in line]
     grid = {"grid": True, "tickCount": 4}
     at = {
-        "x": vl.field("part:Q", title="from start to end", axis=grid), "y": vl.field("loss:Q", title="loss", axis=grid),
+        "x": vl.field("part:Q", title="part of the way", axis=grid, scale={"nice": False}),
+        "y": vl.field("loss:Q", title="loss", axis=grid),
         "tooltip": vl.tooltips(["part", "loss"]),
     }  # fmt: skip
-    ends = vl.layer("rule", {"x": {"datum": 1}}, stroke=vl.GREY, strokeDash=[4, 3])
+    ends = vl.layer("rule", {"x": vl.field("part:Q")}, rows=[{"part": 1}], stroke=vl.GREY, strokeDash=[4, 3])
     marks = vl.layer("line", at, rows=rows, color="#0072b2", strokeWidth=1.8, point={"size": 14, "color": "#0072b2"})
     return vl.panel([ends, marks], WIDE, SIDE, title=vl.heading("from start to end", WIDE))
 
@@ -123,9 +128,13 @@ def _sharpness(found: Rows, name: str, edge: str, head: str) -> vl.Spec:
             for line, value in lines.items() if value is not None and 0 < value < math.inf
         ]  # fmt: skip
     hues, dashes = zip(*MARKS.values(), strict=True)
-    axis = {"grid": True, "tickCount": 4, "format": "~e"}
+    low, high = (math.log10(end((row["value"] for row in rows), default=1)) for end in (min, max))
+    powers = [10.0**n for n in range(math.floor(low), max(math.ceil(high), math.floor(low) + 1) + 1)]
+    scale = {"type": "log", "domain": [powers[0], powers[-1]]}
+    axis = {"grid": True, "values": powers, "format": "~s"}
+    steps = vl.field("step:Q", title="step", axis={"grid": True, "tickCount": 5, "format": ",d"})
     at = {
-        "x": STEP, "y": vl.field("value:Q", title=None, scale={"type": "log"}, axis=axis),
+        "x": steps, "y": vl.field("value:Q", title=None, scale=scale, axis=axis),
         **strokes("line", None, list(MARKS), hues, dashes), "tooltip": vl.tooltips(["line", "step", "value"]),
     }  # fmt: skip
     return vl.panel(

@@ -21,12 +21,21 @@ SIGNED = {
     "interpolate": "rgb",
 }  # fmt: skip
 """The scale from shares to colours: against the result, none of it, all of it; beyond, the colours of its ends."""
+STRIP, CHANGE = 70, "#9bc8f9"
+"""Pixels of the strip of a state, down, and the colour of its bars."""
 LEAST = 0.005
 """Smaller shares are left white."""
 
 
-def reads(shares_layers: NDArray[np.float64], symbols: Sequence[str], roles: Mapping[str, int], title: str) -> vl.Chart:
-    """A map for each layer, shares (layers, L, L): a row for each reading token, a column for each token read."""
+def reads(
+    shares_layers: NDArray[np.float64], symbols: Sequence[str], roles: Mapping[str, int], title: str,
+    norms_layers: NDArray[np.float64] | None = None, changes_layers: NDArray[np.float64] | None = None,
+) -> vl.Chart:  # fmt: skip
+    """A map for each layer, shares (layers, L, L): a row for each reading token, a column for each token read.
+
+    With norms of the states after each token and their changes by it (layers, L), strips below show these; NaN stands
+    for a layer whose mixer has no state as a tensor.
+    """
     layers, length = shares_layers.shape[:2]
     if length > MOST_TOKENS:
         raise UserError(f"a map shows documents of at most {MOST_TOKENS} tokens (got {length}); choose another one.")
@@ -37,10 +46,20 @@ def reads(shares_layers: NDArray[np.float64], symbols: Sequence[str], roles: Map
         "A row is a token that reads, a column one that is read. Colour: the share of the row's result that comes from "
         "the column, blue with it and brown against it. Shares of a row sum to 1."
     ]
+    chart = vl.beside(maps, 3 * vl.GAP)
+    if norms_layers is not None and changes_layers is not None and not np.isnan(norms_layers).all():
+        strips = [
+            _strip(norms, changes, i, symbols, label)
+            for i, (norms, changes) in enumerate(zip(norms_layers, changes_layers, strict=True))
+        ]
+        chart = vl.below([chart, vl.beside(strips, 3 * vl.GAP)], vl.GAP)
+        notes.append(
+            "Below: the norm of the layer's state after each token (line) and how far the token moves it (bars)."
+        )
     query = roles.get("query", length - 1)
     said = [f"layer {i} reads most from {label[int(np.argmax(row[query]))]}" for i, row in enumerate(shares_layers)]
     width, described = layers * (STEP * length + 40), f"{title}. At the query, {', '.join(said)}."
-    return vl.finish(vl.beside(maps, 3 * vl.GAP), title, notes, width, described)
+    return vl.finish(chart, title, notes, width, described)
 
 
 def _map(shares: NDArray[np.float64], layer: int, symbols: Sequence[str], label: Sequence[str]) -> vl.Spec:
@@ -59,6 +78,26 @@ def _map(shares: NDArray[np.float64], layer: int, symbols: Sequence[str], label:
     }  # fmt: skip
     cells = vl.layer("rect", encoding, stroke=vl.FAINT, strokeWidth=0.5)
     return vl.panel([cells], {"step": STEP}, {"step": STEP}, rows, title=vl.heading([f"layer {layer}"]))
+
+
+def _strip(
+    norms: NDArray[np.float64], changes: NDArray[np.float64], layer: int, symbols: Sequence[str], label: Sequence[str]
+) -> vl.Spec:
+    """The norm of a state after each token as a line, and its change by the token as bars, as wide as the map."""
+    rows = [
+        {"s": s, "token": label[s], "norm": float(f"{norm:.4g}"), "change": float(f"{change:.4g}")}
+        for s, (norm, change) in enumerate(zip(norms.tolist(), changes.tolist(), strict=True)) if norm == norm
+    ]  # fmt: skip
+    short = "[" + ", ".join(_quoted(name) for name in symbols) + "][datum.value]"
+    every = {"domain": list(range(len(label)))}
+    x = vl.field("s:O", title=None, scale=every, axis={"labelExpr": short, "labelAngle": -90})
+    axis = {"tickCount": 3, "grid": True}
+    tip = vl.tooltips(["token", "norm", "change"])
+    bars = vl.layer("bar", {"x": x, "y": vl.field("change:Q", title=None, axis=axis), "tooltip": tip}, color=CHANGE)
+    line = vl.layer("line", {"x": x, "y": vl.field("norm:Q", title=None, axis=axis), "tooltip": tip}, color="black",
+                    point={"size": 16, "color": "black"}, strokeWidth=1.2)  # fmt: skip
+    head = f"state of layer {layer}" if rows else f"layer {layer} has no state as a tensor"
+    return vl.panel([bars, line], {"step": STEP}, STRIP, rows, title=vl.heading([head]))
 
 
 def _colour(layer: int) -> vl.Spec:

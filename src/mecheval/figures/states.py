@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
+from mecheval.figures.lines import strokes
 from mecheval.figures.vegalite import DASHES, GREY, shades
 from mecheval.types import spoken
 
@@ -78,33 +79,35 @@ def states(swept: pd.DataFrame, title: str, roles: Mapping[str, int] | None = No
     some = swept[swept["layer"].isin(layers)].assign(name=lambda frame: "layer " + frame["layer"].astype(str))
     along = json.loads(reached(some).to_json(orient="records"))  # which turns NaN into null
     ends = json.loads(some[some["role"] != aligned(swept)].to_json(orient="records"))
-    colour = vl.field("name:N", title=None, sort=names, scale={"domain": names, "range": shades(len(names))})
-    dashes = {"domain": names, "range": [list(DASHES[i % len(DASHES)]) for i in range(len(names))]}
-    y = vl.field("share:Q", title="restored share", axis={"values": [0, 0.5, 1], "grid": True})
+    hues = shades(len(names) + 2)[2:]  # the lightest cannot be seen on white
+    looks = strokes("name", None, names, hues, [DASHES[i % len(DASHES)] for i in range(len(names))])
+    ends_of_scale = (min(0.0, float(some["share"].min())) - 0.05, max(1.0, float(some["share"].max())) + 0.05)
+    scale = {"domain": list(ends_of_scale), "nice": False}
+    y = vl.field("share:Q", title="restored share", scale=scale, axis={"values": [0, 0.5, 1], "grid": True})
     across = f"position after which the state is replaced, counted from the {spoken(aligned(swept))}"
-    x = vl.field("offset:Q", title=across, axis={"tickMinStep": 1})
-    shared = {"color": colour, "tooltip": vl.tooltips(("name", "role", "offset", "share", "n"))}
-    dash = vl.field("name:N", title=None, sort=names, scale=dashes)
+    x = vl.field("offset:Q", title=across, scale={"nice": False}, axis={"tickMinStep": 1})
+    tip = {"tooltip": vl.tooltips(("name", "role", "offset", "share", "n"))}
     marks = [{"offset": at, "role": role} for role, at in {aligned(swept): 0, **(roles or {})}.items()]
     place = {"x": vl.field("offset:Q")}
     lines = [
         vl.layer("rule", place, rows=marks, color=GREY, opacity=0.4),
         vl.layer("text", {**place, "text": vl.field("role:N"), "y": {"value": -6}}, rows=marks, color=GREY, angle=320,
                  align="left"),
-        vl.layer("line", {"x": x, "y": y, "strokeDash": dash, **shared}, rows=along, strokeWidth=2),
-        vl.layer("point", {"x": x, "y": y, **shared}, rows=along, filled=True, size=25),
+        vl.layer("line", {"x": x, "y": y, **looks, **tip}, rows=along, strokeWidth=2, point={"size": 25}),
     ]  # fmt: skip
     landmarks = list(dict.fromkeys(each["role"] for each in ends))
     beside = vl.layer(
         "point",
         {
             "x": vl.field("role:N", title=None, sort=landmarks, axis={"labelAngle": 0}),
-            "y": {**y, "title": None}, **shared,
+            "y": {**y, "title": None, "axis": {"values": [0, 0.5, 1], "grid": True, "labels": False}},
+            "color": looks["color"], **tip,
         },
         rows=ends, filled=True, size=50, opacity=1,
     )  # fmt: skip
-    panels = vl.beside([vl.panel(lines, *SIDE), vl.panel([beside], NARROW, SIDE[1])], 3 * vl.GAP)
-    return vl.finish(panels, title, [], SIDE[0] + NARROW, describe(swept, title, roles or {}))
+    panels = vl.beside([vl.panel(lines, *SIDE), vl.panel([beside], NARROW, SIDE[1])], 2 * vl.GAP)
+    notes = ["What the clean state of one layer restores when it replaces the corrupted one after a position."]
+    return vl.finish(panels, title, notes, SIDE[0] + NARROW, describe(swept, title, roles or {}))
 
 
 def describe(swept: pd.DataFrame, title: str, roles: Mapping[str, int]) -> str:

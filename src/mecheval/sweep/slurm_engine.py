@@ -32,6 +32,8 @@ QUEUE_SECONDS = 5.0
 """Seconds between two questions to Slurm which jobs there are."""
 MOST_TIMEOUTS = 1000
 """How often a job may reach its time limit and be queued again."""
+NOTICE_SECONDS = 90
+"""How long before its time limit a job is told to be queued again, at most a quarter of the limit."""
 MINUTES = 240
 """The time limit of a job unless another one is asked for."""
 
@@ -76,6 +78,7 @@ class SlurmEngine(CrewEngine):
         found.update_parameters(
             name="mecheval", timeout_min=self.minutes, cpus_per_task=self.cpus * threads,
             gpus_per_node=self.gpus * threads, slurm_array_parallelism=self.workers,
+            slurm_signal_delay_s=min(NOTICE_SECONDS, 15 * self.minutes),
             slurm_setup=[f"export {name}={value}" for name, value in WORKER.items()],
             **({"slurm_partition": self.partition} if self.partition else {}),
         )  # fmt: skip
