@@ -268,7 +268,7 @@ def draw_study(
     write_chart(drawn[wanted], path)
 
 
-@app.command()
+@app.command(short_help="Write an HTML report of every run.")
 def report(
     store: StoreAddress = DEFAULT_STORE,
     out: Annotated[Path, typer.Option(help="File to write, .html.")] = Path("report.html"),
@@ -293,7 +293,7 @@ def report(
         webbrowser.open(path.absolute().as_uri())
 
 
-@app.command()
+@app.command(short_help="Show a finished report at once, without training.")
 def demo(
     out: Annotated[Path, typer.Option(help="File to write, .html.")] = Path("mecheval-demo.html"),
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,

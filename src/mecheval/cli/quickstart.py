@@ -24,7 +24,7 @@ LEGEND = (
 )
 
 
-@app.command()
+@app.command(short_help="Train seven mixers and name their mechanisms, in minutes.")
 def quickstart(
     store: StorePath = Path(DEFAULT_STORE),
     report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
