@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import mecheval as me
 from commands import Command
-from mecheval.analysis import weights
+from mecheval.analysis import runs, weights
 from mecheval.analysis.weights import add_pretrained, load_pretrained, pretrained_files, weights_file
 from mecheval.errors import UserError
-from mecheval.store import RESULTS, Store
+from mecheval.store import RESULTS, RunFolder, Store
 from mecheval.studies import STUDIES, study_points
 from mecheval.training import train
 from training.runs import tiny
@@ -73,3 +74,18 @@ def test_the_models_of_the_package_load_and_fit(command: Command) -> None:
     listed = command.prints("list", "pretrained")
     assert all(name in listed for name in pretrained_files())
     assert Store(RESULTS).exists()
+
+
+def test_a_pretrained_model_is_a_run_to_which_interventions_add_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = weights.find_run(Store(tmp_path), "ar-attention-32")
+    assert weights.is_published(folder)
+    monkeypatch.setattr(runs, "measure", lambda lm, clean, corrupted: (lm, len(clean)))
+    monkeypatch.setattr(RunFolder, "exclusive", lambda folder: pytest.fail("published runs are not written"))
+    found: Any = runs.probe(folder)
+    assert (found[0].d_model, found[1]) == (32, 320)
+    with pytest.raises(UserError, match="has no best weights; it has: last"):
+        runs.load_run(folder, "best")
+    with pytest.raises(UserError, match="unknown pretrained model 'ar-attention-33'"):
+        weights.find_run(Store(tmp_path), "ar-attention-33")
