@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 import mecheval as me
+from commands import Command
+from mecheval.analysis.weights import pretrained_files, pretrained_origin
 from mecheval.cli.commands import tree
 from mecheval.cli.options import given_options
 from mecheval.config.presets import place
@@ -164,6 +166,19 @@ def test_python_examples_run(
                 assert line.split() in printed
 
 
+QUOTED = re.compile(r"\$ mecheval ((?:intervene|explain) ar-attention\b.*)")
+"""Commands on models of the package whose output the tutorial quotes; those of Mamba's would take ten seconds."""
+
+
+def test_the_tutorial_quotes_what_models_of_the_package_give_everywhere(command: Command) -> None:
+    shown = [block for language, block in read("docs/tutorial.md").blocks if language == "console"]
+    quoted = [(found[1], block) for block in shown if (found := QUOTED.match(block))]
+    assert len(quoted) == 2
+    for words, block in quoted:
+        _, printed, _ = command(*words.split())
+        assert [line.rstrip() for line in printed.rstrip().splitlines()] == block.splitlines()[1:]
+
+
 def commands(page: Page) -> Iterator[tuple[list[str], bool]]:
     """Every `mecheval ...` and `make ...` of a page as words, and whether it is whole: in the text it may be a part."""
     text = "\n".join(block for language, block in page.blocks if language not in ("python", "yaml", "toml"))
@@ -218,6 +233,7 @@ def test_commands_exist_with_their_options(name: str) -> None:
 
 def test_runs_that_pages_show_are_those_that_a_reader_gets() -> None:
     ids = {point.config.id for study in STUDIES.values() for point in study_points(study, "laptop")}
+    ids |= {pretrained_origin(path)["run"] for path in pretrained_files().values()}
     shown = {run for name in PAGES for _, block in read(name).blocks for run in RUN.findall(block)}
     assert shown
     assert shown <= ids, f"{shown - ids} are not runs of the studies any more: show the outputs of new ones"

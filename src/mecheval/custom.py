@@ -34,7 +34,7 @@ LIBRARIES = ("torch", "mecheval", "builtins", "abc", "typing")
 """Packages whose base classes are no part of a custom mixer."""
 _ENTRY = re.compile(r"\s*(.+?):([^\W\d]\w*)\s*(?:,|$)")
 """file.py:Class. A comma ends an entry only after a class, so paths may hold commas and colons."""
-_IN_PATTERN = re.compile(r"[^\s+*,][^+*,]*\.py:\w+")
+_IN_PATTERN = re.compile(r"[^\s+*,][^+*,]*\.py\b(?::\w+)?")
 """file.py:Class in a pattern of layers, whose signs such a path cannot hold."""
 
 _loaded: dict[tuple[Path, str], ModuleType] = {}

@@ -25,8 +25,9 @@ class UnknownName(UserError):
 
     def __init__(self, kind: str, name: str, choices: Iterable[str]) -> None:
         self.kind, self.name, self.choices = kind, name, sorted(choices)
-        near = difflib.get_close_matches(name[:SHOWN], self.choices[:MANY], n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        known = {choice.lower(): choice for choice in self.choices[:MANY]}
+        near = difflib.get_close_matches(name[:SHOWN].lower(), known, n=1, cutoff=0.5)
+        hint = f" Did you mean {known[near[0]]!r}?" if near else ""
         super().__init__(f"unknown {kind} {shown(name)}.{hint} Choices: {_listed(self.choices) or 'none'}.")
 
 

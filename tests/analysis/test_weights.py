@@ -1,17 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import mecheval as me
 from commands import Command
-from mecheval.analysis import weights
-from mecheval.analysis.runs import published_model
+from mecheval.analysis import runs, weights
 from mecheval.analysis.weights import add_pretrained, load_pretrained, pretrained_files, weights_file
 from mecheval.errors import UserError
-from mecheval.store import RESULTS, Store
+from mecheval.store import RESULTS, RunFolder, Store
 from mecheval.studies import STUDIES, study_points
 from mecheval.training import train
 from training.runs import tiny
@@ -28,11 +28,11 @@ def test_a_run_becomes_a_pretrained_model(tmp_path: Path, command: Command, monk
     assert torch.equal(
         load_pretrained("ar-attention-16", to)(tokens), me.load_lm(folder.weights / "last.safetensors")(tokens)
     )
-    found = published_model(Store(to).folder(config.id))
+    found = runs.published_model(Store(to).folder(config.id))
     assert found is not None
     assert (found.config, found.step) == (config, 4)
     assert torch.equal(found.lm.double()(tokens), load_pretrained("ar-attention-16", to).double()(tokens))
-    assert published_model(Store(to).folder("0" * 12)) is None
+    assert runs.published_model(Store(to).folder("0" * 12)) is None
     with pytest.raises(UserError, match=r"unknown pretrained model 'ar-mamba-16'.* Choices: ar-attention-16"):
         load_pretrained("ar-mamba-16", to)
     [path] = pretrained_files(to).values()
@@ -76,7 +76,16 @@ def test_the_models_of_the_package_load_and_fit(command: Command) -> None:
     assert Store(RESULTS).exists()
 
 
-def test_the_tutorial_quotes_numbers_that_hold_everywhere() -> None:
-    found = me.evaluate(load_pretrained("ar-attention-32"), "ar", n=64, name="ar-attention-32", compare=False)
-    row = next(line for line in str(found).splitlines() if line.startswith("▸"))
-    assert row in (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
+def test_a_pretrained_model_is_a_run_to_which_interventions_add_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = weights.find_run(Store(tmp_path), "ar-attention-32")
+    assert weights.is_published(folder)
+    monkeypatch.setattr(runs, "measure", lambda lm, clean, corrupted: (lm, len(clean)))
+    monkeypatch.setattr(RunFolder, "exclusive", lambda folder: pytest.fail("published runs are not written"))
+    found: Any = runs.probe(folder)
+    assert (found[0].d_model, found[1]) == (32, 320)
+    with pytest.raises(UserError, match="has no best weights; it has: last"):
+        runs.load_run(folder, "best")
+    with pytest.raises(UserError, match="unknown pretrained model 'ar-attention-33'"):
+        weights.find_run(Store(tmp_path), "ar-attention-33")

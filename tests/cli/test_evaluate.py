@@ -127,7 +127,7 @@ def test_later_commands_find_it_through_the_environment(
     [run] = Store(store).ids()
     name = own.Source(mine, "Good").name
     monkeypatch.setenv(own.VARIABLE, "")
-    monkeypatch.setattr(MIXERS, "_found", {})
+    monkeypatch.setattr(MIXERS, "_found", {})  # as in a new process
     code, _, err = command("intervene", run, "--store", store)
     assert code == 2
     assert err == f"mecheval: mixer {name!r} is a custom mixer; to load it, set MECHEVAL_MIXERS=path/to/file.py:Good.\n"

@@ -147,9 +147,16 @@ new no/such/folder/mine.py
 sample ar -n 0
 sample ar --split nope
 sample ar --pairs x
-sites nope
-sites mamba --nope 2
+list sites nope
+list sites mamba --nope 2
 list mixer
+train --preset ""
+train --mixer two.py
+card ""
+intervene ar-attention-33
+intervene ar-attention-32 --edit noise=-1
+explain ar-attention-32 --state best
+quickstart --store broken.py
 """.strip().splitlines()
 
 

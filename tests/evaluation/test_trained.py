@@ -213,7 +213,7 @@ def test_the_page_has_table_verdict_and_map_as_data(tmp_path: Path) -> None:
     assert found.report == page
     assert "&lt;b&gt;sly&lt;/b&gt;" in text
     assert "<b>sly" not in text
-    assert "induction: layer 0 stores the key at the value" in text
+    assert "induction (layer 0 stores the key at the value" in text
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
     assert data["rows"][0][:2] == ["▸ <b>sly</b>", "induction"]
     assert data["own"] == [True]

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from report.stores import EVIL, OWN
+from mecheval.report import write_report
+from mecheval.store import Store
+from mecheval.studies.scales import quick
+from report.stores import EVIL, OWN, forge
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright for the tests of the page")
 READY = ".drawing svg, .drawing canvas"
@@ -55,6 +58,23 @@ def opened(browser: Any, written: Path) -> Iterator[Any]:
         assert [
             url for url in seen.requests if url.split("#")[0] != address and url[:5] not in ("blob:", "about")
         ] == []
+
+
+def test_the_first_screen_has_the_finding_both_pictures_and_the_table(browser: Any, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for point in quick():
+        forge(store, point.config.id, point.config.to_dict(), point.config, accuracy=0.99)
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(write_report(store, tmp_path / "page.html").as_uri())
+    page.locator("#summary .drawing svg").nth(1).wait_for()
+    assert page.locator("h1").inner_text() == "All seven mixers recall, all by induction."
+    heights = page.locator("#summary .chart, #summary .sheet").evaluate_all(
+        "nodes => nodes.map(node => node.getBoundingClientRect().bottom)"
+    )
+    assert len(heights) == 3
+    assert max(heights) <= 900
+    context.close()
 
 
 def near(page: Any, section: str) -> Any:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:  # slow to import
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=True,
 )  # fmt: skip
-lists = typer.Typer(help="List tasks, mixers, studies or sites.", no_args_is_help=True, rich_markup_mode=None)
+lists = typer.Typer(
+    help="List tasks, mixers, studies, sites or pretrained models.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(lists, name="list")
 console = CleanConsole(highlight=False)
 aside = CleanConsole(stderr=True, highlight=False)

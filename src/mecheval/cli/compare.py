@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # slow to import
 TABLES = ("cells", "patterns", "claims")
 
 
-@app.command()
+@app.command(short_help="Compare a study with the paper's numbers and claims.")
 def compare(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="A study of `mecheval list studies`, or all.")],
     scale: Scale = "laptop",

@@ -64,7 +64,7 @@ def new(path: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file t
     note(f"next: mecheval check {path}")
 
 
-@app.command()
+@app.command(short_help="Check a custom mixer in seconds.")
 def check(
     source: Annotated[
         str, typer.Argument(metavar="FILE.py[:CLASS]", help="The file; its class, if it has several torch modules.")
@@ -108,13 +108,13 @@ def check(
     )
     line(f"speed         {1e3 * timed.step_seconds:.0f} ms for a step of {config.data.batch_size} documents")
     rates = f"{len(planned.own)} run{'s' * (len(planned.own) > 1)} of up to {timed.steps:,} steps"
-    line(f"time          at most {duration(seconds)} of one core for {rates}; runs that have learnt stop sooner")
+    line(f"time          at most {duration(seconds)} on one core, {rates}; less if it learns")
     for warning in warnings:
         note(f"warning: {warning}")
     note(f"next: mecheval evaluate {source if ':' in source else f'{source}:{found.cls}'}")
 
 
-@app.command()
+@app.command(short_help="Train a custom mixer and name its mechanism.")
 def evaluate(
     source: Annotated[
         str,

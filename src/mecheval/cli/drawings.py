@@ -39,6 +39,8 @@ draw = typer.Typer(help="Draw a figure from real data into a file.", no_args_is_
 app.add_typer(draw, name="draw")
 
 Save = Annotated[Path, typer.Option(help="File to write: .svg, .pdf, .png, .html or .json.")]
+QUICK_LOOK = 64
+"""Documents over which the reads of a pretrained model, which computes slowly in double precision, are averaged."""
 MOST_RULES = 500
 """Most rules of a grammar that is drawn: more cannot be read, and take minutes."""
 
@@ -120,7 +122,7 @@ def inside(
     with loading():
         from mecheval import figures
         from mecheval.analysis import runs as probe
-        from mecheval.analysis.weights import find_run
+        from mecheval.analysis.weights import find_run, is_published
         from mecheval.cli.show import plain_table
         from mecheval.cli.show.documents import document_data
         from mecheval.figures.reads import reads as reads_figure
@@ -128,14 +130,16 @@ def inside(
         from mecheval.store import Store
 
     figures.check_suffix(save)
-    trained = probe.load_run(find_run(Store(store), run), state)
+    folder = find_run(Store(store), run)
+    trained = probe.load_run(folder, state)
     clean, _ = probe.document(trained, document, split)
     one = document_data(trained.task, clean, 0)
     title = f"{trained.config.title} · document {document} ({split})"
     seen = reads(trained.lm, clean)
     shares, norms, changes = (x[:, 0].double().numpy() for x in (seen.shares, seen.norms, seen.changes))
     write_chart(reads_figure(shares, one["symbols"], one["roles"], title, norms, changes), save)
-    every, _ = probe.documents(trained.task, trained.config, split)
+    n = QUICK_LOOK if is_published(folder) else None
+    every, _ = probe.documents(trained.task, trained.config, split, n)
     found = reads(trained.lm, every).table().pivot(index="layer", columns="role", values="share")
     line(f"Share of what each layer reads at the query that comes from each role, mean of {len(every)} documents:")
     table = plain_table(["layer", *found.columns])
@@ -269,7 +273,7 @@ def draw_study(
     write_chart(drawn[wanted], path)
 
 
-@app.command()
+@app.command(short_help="Write an HTML report of every run.")
 def report(
     store: StoreAddress = DEFAULT_STORE,
     out: Annotated[Path, typer.Option(help="File to write, .html.")] = Path("report.html"),
@@ -294,7 +298,7 @@ def report(
         webbrowser.open(path.absolute().as_uri())
 
 
-@app.command()
+@app.command(short_help="Show a finished report at once, without training.")
 def demo(
     out: Annotated[Path, typer.Option(help="File to write, .html.")] = Path("mecheval-demo.html"),
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,

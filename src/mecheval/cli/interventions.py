@@ -23,7 +23,7 @@ OwnMixer = Annotated[
 SITES = ("all", "blocks", "heads")
 
 
-@app.command()
+@app.command(short_help="Patch activations of a run, and name its mechanism.")
 def intervene(
     run: AnyRun,
     state: State = "last",
@@ -179,7 +179,7 @@ def _sweep(
     note(took)
 
 
-@app.command()
+@app.command(short_help="Show one document before and after patching.")
 def explain(
     run: AnyRun,
     document: Document = 0,
@@ -232,7 +232,7 @@ def explain(
         console.print(table)
 
 
-@app.command()
+@app.command(short_help="Edit a document and patch activations in a browser.")
 def explore(
     run: Annotated[
         str,

@@ -24,7 +24,7 @@ LEGEND = (
 )
 
 
-@app.command()
+@app.command(short_help="Train seven mixers and name their mechanisms, in minutes.")
 def quickstart(
     store: StorePath = Path(DEFAULT_STORE),
     report: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
@@ -40,6 +40,7 @@ def quickstart(
         from mecheval.cli.show.studies import mechanism_table
         from mecheval.report import check_page, write_report
         from mecheval.store import Store
+        from mecheval.store.location import check_writable
         from mecheval.studies import get_study, restoring, study_table
         from mecheval.studies.finding import finding
         from mecheval.studies.scales import quick
@@ -49,6 +50,8 @@ def quickstart(
 
         check_page(report)
         study, opened, points, began = get_study("quickstart"), Store(store), quick(), time.monotonic()
+        if not opened.exists():
+            check_writable(store / "runs", "store")
     note(PLAN.format(report=report))
     with stoppable():
         jobs = [Job(point.config, study.splits) for point in points]

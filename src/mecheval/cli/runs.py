@@ -76,7 +76,6 @@ def train(
         from mecheval import custom
         from mecheval.cli.show.runs import run_table
         from mecheval.config import merge
-        from mecheval.mixers.pattern import read_pattern
         from mecheval.plain import load_yaml
         from mecheval.store import Store
         from mecheval.training import Interrupted, tracker
@@ -92,8 +91,7 @@ def train(
     options |= {name: value for name, value in (("task", task), ("mixer", mixer)) if value is not None}
     resolved = merge(preset, {} if config is None else load_yaml(config), options)
     if mixer is not None and "," in mixer:
-        each = " and ".join(f"--mixer {name}" for name in dict.fromkeys(read_pattern(mixer)))
-        note(f"{mixer} is one hybrid model, layer by layer; for separate runs, give {each} in turn.")
+        note(f"{mixer} is one hybrid model; for separate runs, give one mixer at a time.")
     if dry_run:
         _show_plan(resolved, Store(store), as_json)
         return
@@ -153,7 +151,7 @@ def runs(
         console.print(run_table(frame, console.width))
 
 
-@app.command()
+@app.command(short_help="Query the store in SQL.")
 def query(
     sql: Annotated[
         str,
@@ -201,7 +199,7 @@ def _check_reads(sql: str) -> None:
             raise UserError(f"query only reads, and {kind.name} is no reading; begin with select, from or describe.")
 
 
-@app.command()
+@app.command(short_help="Write a model card of a run in Markdown.")
 def card(
     run: Run,
     state: State = "last",
@@ -225,7 +223,7 @@ def card(
     line(f"wrote {out}")
 
 
-@app.command()
+@app.command(short_help="Write a trained model as weights, config and model card.")
 def export(
     run: Run,
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<task>-<mixer>-<run>.")] = None,
@@ -240,7 +238,7 @@ def export(
     line(f"wrote {write_model(Store(store).find(run), to, state)}")
 
 
-@app.command()
+@app.command(short_help="Check every file of a store against its checksum.")
 def verify(
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN...", help="Run ids; default: all runs.")] = None,
     store: StorePath = Path(DEFAULT_STORE),
@@ -268,7 +266,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(short_help="Remove what no run needs, such as leftovers of killed runs.")
 def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, but remove nothing.")] = False,
     store: StorePath = Path(DEFAULT_STORE),

@@ -81,7 +81,7 @@ def list_studies(
         console.print(study_table(listed, scale))
 
 
-@app.command()
+@app.command(short_help="Train and draw a whole study, such as a figure of the paper.")
 def study(
     words: Annotated[
         list[str], typer.Argument(metavar="STUDY...", help="Names of `mecheval list studies`, fig3, or all.")

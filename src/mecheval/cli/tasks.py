@@ -76,7 +76,7 @@ MOST_SHOWN, MOST_TOKENS = 10_000, 5000
 """Most documents that are shown at once, and most tokens of one whose tree is drawn."""
 
 
-@app.command(context_settings=ANY_OPTION)
+@app.command(context_settings=ANY_OPTION, short_help="Show documents of a task with their roles.")
 def sample(
     context: typer.Context,
     task_name: Annotated[str, typer.Argument(metavar="TASK", help="A task of `mecheval list tasks`.")],
@@ -125,7 +125,7 @@ def sample(
     console.print(show.statistics_table(stats, many))
 
 
-@app.command(context_settings=ANY_OPTION)
+@app.command(context_settings=ANY_OPTION, short_help="Show, save or check the grammar of an atr task.")
 def grammar(
     context: typer.Context,
     preset: Preset = None,

@@ -61,7 +61,7 @@ def merge(preset: str | None, given: Mapping[str, Any], options: Mapping[str, An
                 chosen[part] = {"name": options[name]}
     overlaid = _over({"task": {"name": "ar"}, "mixer": {"name": "attention"}}, _over(given, chosen))
     task, mixer = (_name(overlaid[part]) for part in ("task", "mixer"))
-    base = _preset(preset or "paper", task)
+    base = _preset("paper" if preset is None else preset, task)
     flags: Nested = {}
     for name, value in options.items():
         if name in ("task", "mixer", "task.name", "mixer.name"):

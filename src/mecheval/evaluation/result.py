@@ -115,8 +115,9 @@ def write_page(result: Evaluation, path: Path) -> None:
     """Write an HTML page about an evaluation, in the style of a report; the write is atomic."""
     from mecheval.report.page import EVALUATION, page, page_spec
 
+    verdict, _, how = str(result.verdict.finding if result.verdict else "no verdict").partition(": ")
     data = {
-        "finding": "There is no verdict." if result.verdict is None else f"{result.name}: {result.verdict.finding}.",
+        "finding": f"{result.name}: {verdict}{f' ({how})' if how else ''}.",
         "heads": HEADS, "rows": result.cells(), "own": [mixer == result.name for mixer in result.table["mixer"]],
         "lines": [line.removeprefix("- ") for line in result.lines() if not line.startswith(("Verdict", "Report"))],
     }  # fmt: skip

@@ -30,7 +30,7 @@ from mecheval.figures.vegalite import RAMP, WHITE_FROM, Chart, wrapped
 from mecheval.store.bounds import name_of
 from mecheval.store.store import snapshot_of
 from mecheval.studies import best_rows
-from mecheval.studies.axes import ordered
+from mecheval.studies.axes import is_custom, ordered
 from mecheval.tasks import TASKS
 from mecheval.types import CARRIERS, FRAMED, LAST, Meaning
 
@@ -243,7 +243,7 @@ def _heading(canvas: Canvas, x: float, y: float, verdict: str, names: list[str])
 def shares_figure(rows: pd.DataFrame, title: str) -> Chart:
     """What each position restores, a line for each mixer, grouped by verdict."""
     known = [verdict for verdict in (*VERDICTS, *sorted(set(rows["verdict"]))) if (rows["verdict"] == verdict).any()]
-    left = max(breadth(cut(name, LONGEST), 12) for name in map(str, rows["mixer"])) + 16
+    left = max(breadth(cut(name, LONGEST), 13) for name in map(str, rows["mixer"])) + 20
     shown = [name for name in SHARES if name in SHARES[: len(CARRIERS)] or rows[name].notna().any()]
     place = {name: left + (i + 0.5) * CELL[0] + 20 * (i >= len(CARRIERS)) for i, name in enumerate(shown)}
     canvas = Canvas(max(place.values()) + CELL[0] / 2 + 8, 0)
@@ -265,7 +265,7 @@ def shares_figure(rows: pd.DataFrame, title: str) -> Chart:
             own = own.iloc[:0]
         for mixer in ordered("mixer", own.index):
             y += HEIGHT
-            canvas.text(0, y, cut(mixer, LONGEST), size=12, what="mixer")
+            canvas.text(0, y, cut(mixer, LONGEST), size=12, bold=is_custom(mixer), what="mixer")
             row = own.loc[[mixer]].iloc[0]
             for name in shown:
                 _cell(canvas, place[name], y, float(row[name]))

@@ -32,7 +32,7 @@ def edit_of(text: str) -> Edit:
         numbers = [float(number) for number in given.split(",")] if given else []
     except ValueError:
         numbers = [math.nan]
-    if len(numbers) != len(needs) or not all(map(math.isfinite, numbers)):
+    if len(numbers) != len(needs) or not all(0 <= number < math.inf for number in numbers):
         usage = f"{name}={','.join(f'<{each}>' for each in needs)}" if needs else name
         raise UserError(f"edit {text!r} has other numbers than it needs; write {usage}.")
     return make(*numbers)

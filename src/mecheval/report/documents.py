@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.sites import Site
     from mecheval.types import Batch
 
-RUNS, DOCUMENTS = 24, 6
+RUNS, DOCUMENTS = 24, 4
 """Most runs whose documents are shown, and most documents of each."""
 LOOK, LONGEST = 48, 48
 """How many documents are searched for short ones, and up to how many tokens a document is easily read."""

@@ -99,7 +99,7 @@ def _without_seed(config: Mapping[str, Any]) -> str:
 
 
 def findings_data(store: Store, best: pd.DataFrame) -> Section:
-    """For each task one sentence, and two pictures by mechanism, of the best run of each mixer (`best`)."""
+    """For each task one sentence, and where a mixer recalls two pictures, of the best run of each mixer (`best`)."""
     said, specs = [], []
     for task in ordered("task", best["task"].dropna())[:TASKS]:
         own = best[best["task"] == task]
@@ -109,6 +109,8 @@ def findings_data(store: Store, best: pd.DataFrame) -> Section:
             continue
         name = say("task", task)
         said.append({"task": name, "text": finding(dict(zip(own["mixer"], own["label"], strict=True)))})
+        if (rows["verdict"] == "not_learnt").all():  # there is no mechanism to draw
+            continue
         drawn = ways_figure(rows, f"{TITLE} ({name})"), shares_figure(rows, f"What each position restores ({name})")
         specs += [page_spec(chart) for chart in drawn]
     return {"findings": said}, specs

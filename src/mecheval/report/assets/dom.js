@@ -34,6 +34,9 @@ function folded(title, make, props = {}) {
   return node;
 }
 
+// A name that may break before the digest of a custom mixer and the parts of a hybrid.
+const breakable = (name) => name.split(/(?=[@+])/).flatMap((part, place) => (place ? [el("wbr"), part] : part));
+
 const MISSING = "–";
 const known = (value) => value !== null && value !== undefined;
 const percent = (value) => (known(value) ? (100 * value).toFixed(1).replace(/^-0\.0$/, "0.0") : MISSING);

@@ -52,7 +52,7 @@ function runsSection() {
     label: "all runs", rows, step: 100, marked: (row) => runs.own[row], details: runDetails, passes: (row) => wanted.every((word) => searched[row].includes(word)),
     columns: [
       { name: "run", value: (row) => runs.run[row], show: (row) => el("code", {}, runs.run[row].slice(0, 8)), main: true },
-      { name: "mixer", value: (row) => runs.mixer_name[row], main: true },
+      { name: "mixer", value: (row) => runs.mixer_name[row], show: (row) => breakable(runs.mixer_name[row]), main: true },
       { name: "verdict", value: (row) => words(runs.label[row]), show: badge, main: true },
       { name: "status", value: (row) => runs.status[row] }, { name: "task", value: (row) => runs.task_name[row], hidden: same("task_name") },
       { name: "d", value: (row) => runs.d_model[row], number: true, hidden: same("d_model") },

@@ -45,7 +45,7 @@ function studyTable(study, bar) {
       ...Object.keys(axes).map((axis) => ({ name: AXES[axis] || axis, value: (row) => axes[axis].codes[row], show: (row) => text(axis, row) })),
       {
         name: "verdict", value: (row) => verdict[row] ?? status[row],
-        show: (row) => words(verdict[row] ?? status[row]) + (known(agreement[row]) ? ` (${(100 * agreement[row]).toFixed(0)} %)` : ""),
+        show: (row) => words(verdict[row] ?? status[row]) + (known(agreement[row]) && agreement[row] < 0.995 ? ` (${(100 * agreement[row]).toFixed(0)} %)` : ""),
       },
       ...Object.keys(numbers).map((name) => ({
         name: titles[name], number: true, value: (row) => numbers[name][row], show: (row) => percent(numbers[name][row]),

@@ -44,7 +44,8 @@ function summarySection() {
       && bar.has("d", String(runs.d_model[row])) && bar.has("layers", String(runs.n_layers[row])),
     details: (row) => [evidence(row), meanMap(row)],
     columns: [
-      { name: "mixer", value: (row) => runs.mixer_name[row], main: true }, { name: "verdict", value: verdictText, show: badge, main: true },
+      { name: "mixer", value: (row) => runs.mixer_name[row], show: (row) => breakable(runs.mixer_name[row]), main: true },
+      { name: "verdict", value: verdictText, show: badge, main: true },
       score("accuracy %", "test_accuracy"), score("chance %", "chance"), score("likelihood %", "test_likelihood"),
       { name: "restored at", value: restoredText },
       { name: "agreement %", value: (row) => runs.agreement[row], show: (row) => (known(runs.agreement[row]) ? (100 * runs.agreement[row]).toFixed(0) : MISSING), number: true },
@@ -55,7 +56,7 @@ function summarySection() {
     ],
   });
   return section("summary", "How each mixer recalls", [
-    summary.charts.length ? el("div", { class: "pair" }, summary.charts.map((number) => figure(number)))
+    summary.findings.length ? el("div", { class: "pair" }, summary.charts.map((number) => figure(number)))
       : el("p", { class: "note" }, "No run has been intervened on yet, so there are no mechanisms to draw; run `mecheval intervene RUN`."),
     bar.node, sheet.node,
     el("p", { class: "quiet" }, "A row is the best run of a setting, chosen on dev and scored on test. Chance is what the best guess "
