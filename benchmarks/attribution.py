@@ -23,7 +23,11 @@ def main() -> None:
     parser.add_argument("store")
     parser.add_argument("--documents", type=int, default=32)
     given = parser.parse_args()
-    print("| mixer | rows | " + " | ".join(f"{along}, {steps} step{'s' * (steps > 1)}" for along, steps in WAYS) + " | exact |")
+    print(
+        "| mixer | rows | "
+        + " | ".join(f"{along}, {steps} step{'s' * (steps > 1)}" for along, steps in WAYS)
+        + " | exact |"
+    )
     print("|---" * (len(WAYS) + 3) + "|")
     store = me.Store(given.store)
     for row in store.rows():

@@ -108,7 +108,7 @@ def test_the_drawing(run: RunFolder, command: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("reached", "outcome"), [(39.0, "holds"), (19.0, "contradicted")])
 def test_what_it_says_of_the_edge(reached: float, outcome: str) -> None:
     line = [{"part": 0.0, "loss": 3.0}, {"part": 0.5, "loss": 4.0}, {"part": 1.0, "loss": 0.5}]
-    sharpness = [
+    sharpness: list[dict[str, Any]] = [
         {"step": 0, "preconditioned": None, "preconditioned_edge": float("inf")},
         {"step": 5, "preconditioned": reached, "preconditioned_edge": 38.0},
     ]

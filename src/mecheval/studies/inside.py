@@ -70,7 +70,7 @@ def says(table: StudyTable) -> list[str]:
         means = own[list(COLUMNS)].mean()
         layers = []
         for i in range(LAYERS):
-            shares = ", ".join(f"{role} {means[f'layer_{i}_{role}']:.2f}" for role in ROLES)
+            shares = ", ".join(f"{role} {_two(means[f'layer_{i}_{role}'])}" for role in ROLES)
             state = "no state as a tensor"
             if not np.isnan(means[f"layer_{i}_norm"]):
                 changes = ", ".join(f"{role} {means[f'layer_{i}_change_{role}']:.2f}" for role in ROLES)
@@ -78,6 +78,11 @@ def says(table: StudyTable) -> list[str]:
             layers.append(f"layer {i} reads {shares}; {state}")
         said.append(f"{mixer}: {'. '.join(layers)}.".replace(". layer", ". Layer"))
     return [*said, *hypotheses(known)]
+
+
+def _two(share: float) -> str:
+    """Two decimals, and no minus before a zero."""
+    return f"{round(share, 2) + 0.0:.2f}"
 
 
 def hypotheses(known: pd.DataFrame) -> list[str]:
