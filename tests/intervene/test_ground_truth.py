@@ -67,3 +67,11 @@ def test_some_rows_alone_are_no_evidence() -> None:
     )
     with pytest.raises(UserError, match="without the evidence that decides"):
         me.verdict(pd.DataFrame(effects.to_dict("records")))
+
+
+def test_a_lucky_guesser_does_not_depend_on_which_value_stands_with_the_key() -> None:
+    task = me.build_task("ar", pairs=4, keys=16, values=16)
+    lm = handmade("stored_guesser", task, seed=366807868, noise=0.05)
+    clean = task.sample(64, "test", seed=1906713459)  # on these documents it is better than chance
+    found = me.verdict(me.interchange(lm, clean, task.corrupt(clean, seed=1906713459), []), resamples=200)
+    assert str(found.finding) == "not learnt: the answer does not depend on which value stands with the key"

@@ -237,6 +237,11 @@ class Numbers:
         if self.gap[0] < rule.learnt:
             reason = f"recall is too weak to be explained: the {self.key} makes a difference of {self.gap[0]:.2f}"
             return Finding("undetermined", reason=reason)
+        if all("value" in run.corrupted for run in self.runs):  # a guess does not change with it, whatever the chance
+            lost = np.concatenate([run.original - run.corrupted["value"] for run in self.runs])
+            if lost.mean() < rule.learnt:
+                which = f"which {words(self.meaning.value)} stands with the {self.key}"
+                return Finding("not_learnt", reason=f"the answer does not depend on {which}")
         return None
 
     def verdict(self, found: Finding, agreement: float | None) -> Verdict:
