@@ -15,7 +15,7 @@ import pytest
 import mecheval.store.folder as folder_module
 from mecheval.files import run_id, sha256, write_atomic
 from mecheval.store import RunFolder, Store, StoreError, StoreWarning
-from mecheval.store.guard import FIRST_LINE, read_record
+from mecheval.store.guard import FIRST_LINE, blank, read_record, write_record
 from store.examples import EFFECT, ID, VERDICT, write_run
 from training.runs import in_child, outcome
 
@@ -114,6 +114,13 @@ def test_runs_from_before_checksums_are_read_and_sealed_when_written_to(folder: 
     (old.path / "status.json").write_text(json.dumps(saved | {"config": {"task": {"pairs": 9}}}))
     with pytest.raises(StoreError, match="its config belongs to another run"):
         old.status()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "", "/etc/passwd", "../other/status.json", "weights/../../x"])
+def test_a_status_vouches_for_files_of_its_run_only(name: str) -> None:
+    forged = blank(ID, status="done").accepting({name: "0" * 64})
+    with pytest.raises(ValueError, match="which is no file of a run"):
+        read_record(write_record(forged), ID)
 
 
 def test_a_status_of_a_newer_version_is_one_line_and_not_called_damaged(folder: RunFolder, tmp_path: Path) -> None:
