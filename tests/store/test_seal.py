@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 import mecheval.store.folder as folder_module
 from mecheval.files import run_id, sha256, write_atomic
 from mecheval.store import RunFolder, Store, StoreError, StoreWarning
-from mecheval.store.guard import FIRST_LINE, read_record
+from mecheval.store.guard import FIRST_LINE, blank, read_record, write_record
 from store.examples import EFFECT, ID, VERDICT, write_run
 from training.runs import in_child, outcome
 
@@ -114,6 +115,22 @@ def test_runs_from_before_checksums_are_read_and_sealed_when_written_to(folder: 
     (old.path / "status.json").write_text(json.dumps(saved | {"config": {"task": {"pairs": 9}}}))
     with pytest.raises(StoreError, match="its config belongs to another run"):
         old.status()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "", "/etc/passwd", "../other/status.json", "weights/../../x"])
+def test_a_status_vouches_for_files_of_its_run_only(name: str) -> None:
+    forged = blank(ID, status="done").accepting({name: "0" * 64})
+    with pytest.raises(ValueError, match="which is no file of a run"):
+        read_record(write_record(forged), ID)
+
+
+def test_a_status_that_vouches_for_thousands_of_files_is_checked_in_bounded_time(folder: RunFolder) -> None:
+    record = folder.record()
+    many = dict.fromkeys(map(str, range(5_000)), "0" * 64)
+    (folder.path / "status.json").write_bytes(write_record(replace(record, files=many)))
+    *missing, rest = [problem for problem in folder.problems() if "among" not in problem]
+    assert len(missing) == 20
+    assert rest == f"4,980 more files of {folder.path} were not checked."
 
 
 def test_a_status_of_a_newer_version_is_one_line_and_not_called_damaged(folder: RunFolder, tmp_path: Path) -> None:

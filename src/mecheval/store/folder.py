@@ -38,6 +38,8 @@ STATUS_BYTES = 4_000_000
 ENVIRONMENT = "environment.json"
 UNSEALED = ("status.json", "lock")
 """Files that the status does not vouch for. Checkpoints, which it does not either, hold their own checksums."""
+MOST_PROBLEMS = 20
+"""Problems of a run after which `mecheval verify` checks no more of its files; runs have about ten files."""
 ALWAYS = ("history", "scores")
 """Tables that every whole run has, also one that was made before there were checksums."""
 
@@ -54,18 +56,10 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.id = path, path.name
+        self.weights = path / "weights"  # folder of the trained weights, as safetensors
+        self.checkpoints = path / "checkpoint"  # folder of the checkpoints from which interrupted training resumes
         self._status, self._lock = path / "status.json", path / "lock"
         self._fresh: dict[str, str] = {}  # checksums of what this object wrote since the last status
-
-    @property
-    def weights(self) -> Path:
-        """Folder of the trained weights, as safetensors."""
-        return self.path / "weights"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints from which interrupted training resumes."""
-        return self.path / "checkpoint"
 
     def table(self, name: str) -> Path:
         """Parquet file of the table, or of the one behind the view, called `name`; older runs may have another one."""
@@ -242,11 +236,17 @@ class RunFolder:
         return [*self._damaged(record), *more]
 
     def _damaged(self, record: Record) -> Iterator[str]:
-        for name in record.files if record.sealed else [self.table(table).name for table in ALWAYS]:
+        names = list(record.files) if record.sealed else [self.table(table).name for table in ALWAYS]
+        found = 0
+        for place, name in enumerate(names, start=1):
             try:
                 self._checked(record, name)
             except StoreError as error:
                 yield str(error)
+                found += 1
+            if found == MOST_PROBLEMS and place < len(names):
+                yield f"{len(names) - place:,} more files of {self.path} were not checked."
+                return
 
     def environment_file(self, part: str) -> dict[str, bytes]:
         """environment.json with one more part of the run, such as "training from step 0", computed by this process."""

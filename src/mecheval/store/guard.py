@@ -186,6 +186,9 @@ def read_record(content: bytes, run: str) -> Record:
     for each in digests:
         if not isinstance(each, dict) or not all(isinstance(digest, str) for digest in each.values()):
             raise ValueError("its checksums are not names and texts")
+        for name in each:
+            if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+                raise ValueError(f"it vouches for {name[:80]!r}, which is no file of a run")
     return Record(row, *digests, sealed)
 
 
