@@ -173,6 +173,14 @@ def test_long_documents(case: str) -> None:
     assert_agree(op(case), reference(case), inputs(case, 1, 1024, 1, 4, 3, decay=0.01))
 
 
+@pytest.mark.parametrize("case", ["delta_net", "gated_delta_net", "kda"])
+def test_strengths_of_nothing_and_two_and_keys_of_zeros(case: str) -> None:
+    """With 2 the memory is reflected at the key, with 0 or without a key nothing is written."""
+    q, k, v, *decay, beta = inputs(case, 2, 37, heads=3)
+    k[:, ::3], beta[:, 1::2], beta[:, ::4] = 0.0, 2.0, 0.0
+    assert_agree(op(case), reference(case), [q, k, v, *decay, beta])
+
+
 def test_keys_that_repeat_at_full_strength() -> None:
     """Where undoing an update would divide by zero; and strengths of 2, which turn signs around."""
     for case in ("delta_net", "gated_delta_net", "kda"):

@@ -3,8 +3,8 @@
     u = S^T a;  S <- diag(w) S + b u^T + k v^T;  o = S^T q
 
 The queries of a document come in order of time: `at_BK` ascending, `which_BK` their places in q, o, dq, do. Without
-corrections, a and b are empty. If b alone is empty, it is -k, and a step writes k (v - u)^T, which is cheaper. Every inner
-loop runs over values, which are contiguous in S, v, o and u.
+corrections, a and b are empty. If b alone is empty, it is -k, and a step writes k (v - u)^T, which is cheaper. Every
+inner loop runs over values, which are contiguous in S, v, o and u.
 
 Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, G segments, T steps of a segment.
 """
@@ -251,8 +251,6 @@ def loop_backward(
                             da_BLHD[b, t, h], db_BLHD[b, t, h],
                         )  # fmt: skip
                     elif replaces:
-                        _replaced_backward(
-                            S_TDV[i], w, k, a_BLHD[b, t, h], u_TV[i], dS, dw, dk, dv, da_BLHD[b, t, h]
-                        )
+                        _replaced_backward(S_TDV[i], w, k, a_BLHD[b, t, h], u_TV[i], dS, dw, dk, dv, da_BLHD[b, t, h])
                     else:
                         _step_backward(S_TDV[i], w, k, v, dS, dw, dk, dv)

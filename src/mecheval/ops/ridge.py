@@ -37,7 +37,7 @@ MOST_KEPT = 1 << 23
 LANES = 32
 """Most documents that are solved side by side, so that every inner loop is a few vectors long, whatever the width.
 
-How many there are is known to a kernel only when it runs: loops of a fixed length are unrolled, and then not vectorised.
+A kernel learns how many there are only when it runs: loops of a fixed length are unrolled, and then not vectorised.
 """
 
 
