@@ -97,6 +97,9 @@ def test_a_config_file_then_options_over_it(command: Command, tmp_path: Path) ->
     swapped = json.loads(command.prints(*words, "--mixer", "mamba"))["config"]["mixer"]
     assert swapped["name"] == "mamba"  # and no d_state: 4, which was H3's
     assert swapped["d_state"] == 16
+    _, out, err = command(*words, "--mixer", "attention,mamba")
+    assert json.loads(out)["config"]["mixer"]["name"] == "attention+mamba"
+    assert err == "attention,mamba is one hybrid model; for separate runs, give one mixer at a time.\n"
 
 
 @pytest.mark.parametrize(

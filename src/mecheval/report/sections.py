@@ -158,6 +158,7 @@ def _note(found: Found) -> str:
     """How much of the grid is there, and how the runs were chosen."""
     counts = Counter(found.table.frame["status"])
     done, seeds = counts.pop("done", 0), len(found.seeds)
+    counts.pop("missing", None)
     rest = ", ".join(f"{n:,} {status}" for status, n in counts.most_common())
     said = f"{done:,} of {len(found.table.frame):,} runs are done{f' ({rest})' if rest else ''}, "
     said += f"{seeds} seed{'s' * (seeds > 1)}. "
@@ -171,7 +172,7 @@ def _table(found: Found, axes: list[str]) -> dict[str, Any]:
     shown = list(dict.fromkeys([*axes, "lr", *(["seed"] if len(found.seeds) > 1 else [])]))
     codes = {axis: levels(axis, list(frame[axis]))["codes"] for axis in shown}
     frame = frame.iloc[sorted(range(len(frame)), key=lambda row: [codes[axis][row] for axis in shown])]
-    scores = list(SCORES)[: 2 if table.readings else 3]  # readings are likelihoods already
+    scores = list(SCORES)[: 1 if table.readings else 3]  # readings are likelihoods already
     titles = {**{name: SCORES[name] for name in scores}, **table.titles}
     return {
         "axes": {axis: levels(axis, list(frame[axis])) for axis in shown}, "titles": titles,
