@@ -64,6 +64,10 @@ def test_a_worse_run_never_takes_the_place_of_a_published_model(tmp_path: Path, 
             )  # fmt: skip
     added = [command.prints("results", "add", "--weights", "--store", str(store), "--to", str(to)) for store in stores]
     assert ["weights: ar-attention-32" in out for out in added] == [True, False]
+    unfinished = Store(stores[1]).folder(points[0].config.id)  # of a run that is published
+    with unfinished.exclusive():
+        unfinished.set_status(status="interrupted", step=1, steps=2, config=points[0].config.to_dict())
+    assert "weights:" not in command.prints("results", "add", "--weights", "--store", str(stores[1]), "--to", str(to))
 
 
 def test_the_models_of_the_package_load_and_fit(command: Command) -> None:

@@ -56,13 +56,15 @@ def add(
 def _best(store: Store, results: Path) -> list[RunFolder]:
     """For each mixer and width the run with the highest dev accuracy, over learning rates and seeds.
 
-    A published run counts, too, so that a worse one of this store never takes its place.
+    A published run counts, too, so that a worse one of this store never takes its place, nor an unfinished copy of it.
     """
     from mecheval.store.published import Published
+    from mecheval.store.schema import WHOLE
     from mecheval.studies import STUDIES, best_rows, seeds_in, study_points, study_table
 
     found = []
-    known, own = Published(store.path, results), set(store.ids())
+    known = Published(store.path, results)
+    own = {row["run"] for row in store.rows() if row["status"] in WHOLE}
     studies, widths = OFFERED
     for study in (STUDIES[name] for name in studies):
         points = study_points(study, "paper", seeds_in(study, "paper", known), {"d_model": widths})
