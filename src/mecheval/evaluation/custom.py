@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,7 +193,11 @@ def train(plan: Plan, store: Store, engines: Sequence[Engine], console: Console)
 def timed(plan: Plan, store: Store) -> list[tuple[RunConfig, float]]:
     """Seconds per step of the custom mixer at each width that is still to be trained, from a few steps of each."""
     todo = {job.config.model.d_model: job.config for job in pending(plan.jobs(plan.own), store)}
-    return [(config, time_steps(config, store).pace) for config in todo.values()]
+    paces = []
+    for config in todo.values():
+        with suppress(Exception):  # a mixer that fails here fails in its run, too, which says so
+            paces.append((config, time_steps(config, store).pace))
+    return paces
 
 
 def collect(plan: Plan, store: Store, warnings: Sequence[str], report: str | Path | None) -> Evaluation:
