@@ -54,7 +54,7 @@ def test_a_run_is_found_by_the_start_of_its_id(store: Store) -> None:
         store.find("a")
     with pytest.raises(UserError, match=f"no run starts with 'bbbbbbbbbbba'. There are: {'b' * 12}"):
         store.find("bbbbbbbbbbba")
-    with pytest.raises(UserError, match=r"7 runs start with '': .*, …\.$"):
+    with pytest.raises(UserError, match=rf"give a run's id, or the start of it\. There are: {'a' * 12}, .*, …\.$"):
         store.find("")
 
 

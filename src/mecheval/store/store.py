@@ -83,7 +83,9 @@ class Store:
     def find(self, prefix: str) -> RunFolder:
         """The one run whose id starts with `prefix`."""
         ids = self.ids()
-        found = [run for run in ids if prefix and run.startswith(prefix)]
+        if not prefix:
+            raise UserError(f"give a run's id, or the start of it. There are: {_few(ids) or 'none'}.")
+        found = [run for run in ids if run.startswith(prefix)]
         if len(found) == 1:
             return self.folder(found[0])
         if found:
