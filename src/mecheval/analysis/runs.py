@@ -156,15 +156,12 @@ def load_run(folder: RunFolder, state: str = LAST) -> Trained:
 
 
 def published_model(folder: RunFolder) -> Trained | None:
-    """The model of a published run, whose weights lie beside the runs; None if they are not published.
-
-    It computes in double precision, because the reference paths need no compilation, which a first look would wait for.
-    """
+    """The model of a published run, whose weights lie beside the runs; None if they are not published."""
     for path in pretrained_files(folder.path.parents[1]).values():
         if pretrained_origin(path)["run"] == folder.id:
             lm, origin = load_weights(path)
             config = RunConfig.read(origin["config"])
-            return Trained(config, config.build_task(), lm.double(), origin["step"])
+            return Trained(config, config.build_task(), lm, origin["step"])
     return None
 
 

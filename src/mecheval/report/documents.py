@@ -61,6 +61,8 @@ def _explore(folder: RunFolder) -> dict[str, Any]:
 
     try:
         trained = load_run(folder, LAST)
+        if published:  # in double precision nothing is compiled, for which a first look would wait
+            trained.lm.double()
         with alone(1):
             return {"run": folder.id, **_documents(trained)}
     except UserError as error:
