@@ -9,11 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 quickstart: .venv/.core
 	@$(BIN)/mecheval quickstart
 
-# One process more than there are cores: several tests wait for workers, clusters and browsers.
-PROCESSES := $(shell $(PYTHON) -c "import os; print(1 + (os.cpu_count() or 1))")
-
 test: .venv/.dev
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # A library's sums depend on the CPU: every op, and every law of every mixer, with the instructions of older CPUs too.
 # Laws of tasks and of training hold one machine against itself, and Canon convolutions are short convolutions.
