@@ -102,7 +102,10 @@ def check_tree(folder: Path, below: Path) -> None:
         if seen > MOST_FILES:
             raise StoreError(f"{folder} has more than {MOST_FILES:,} files; a run has about ten.")
         for path in (Path(place) / name for name in (*folders, *files)):
-            mode = path.lstat().st_mode
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # whoever holds the run replaces its checkpoints meanwhile
+                continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise _refusal(path)
 
@@ -120,7 +123,8 @@ def _refusal(path: Path) -> StoreError:
 
 
 def _raise(error: OSError) -> None:
-    raise error
+    if not isinstance(error, FileNotFoundError):  # a folder that has vanished meanwhile holds nothing
+        raise error
 
 
 @dataclass(frozen=True)
