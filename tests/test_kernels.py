@@ -11,13 +11,16 @@ def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(tmp_path:
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "caller.py").write_text(
-        "from mecheval.kernels import kernel\nfrom some_package.callee import number\n\n"
-        "@kernel\ndef total(x):\n    return x + number()\n"
+        "from mecheval.kernels import kernel\nfrom some_package.callee import number\nfrom some_package.values import MORE\n\n"
+        "@kernel\ndef total(x):\n    return x + number() + MORE\n"
     )
 
     def write(number: int) -> None:
         source = f"from mecheval.kernels import kernel\n\n@kernel\ndef number():\n    return {number}\n"
         (package / "callee.py").write_text(source)
+
+    (package / "values.py").write_text("MORE = 0\n")
+    (package / "unrelated.py").write_text("")
 
     def run() -> str:
         """The result, and how often the caller came from the cache."""
@@ -33,3 +36,7 @@ def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(tmp_path:
     assert run() == "11 1"
     write(20)
     assert run() == "21 0"
+    (package / "values.py").write_text("MORE = 5\n")
+    assert run() == "26 0"
+    (package / "unrelated.py").write_text("ANYTHING = 1\n")
+    assert run() == "26 1"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
+from types import CodeType
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -27,17 +28,34 @@ def fast_kernel(function: F) -> F:
 
 def _compile(function: F, **options: Any) -> F:
     compiled = numba.njit(cache=True, error_model="numpy", **options)(function)
-    # Numba's cache only notices changes of the kernel's own file, not of the kernels that it calls and that were
-    # compiled into it. So it gets a stamp of the whole package to compare.
+    # Numba's cache only notices changes of the kernel's own file, not of the kernels and constants that were compiled
+    # into it from other files. So it gets a stamp of all of these to compare.
     cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if cache_file is not None and hasattr(cache_file, "_source_stamp"):
-        file, depth = Path(function.__code__.co_filename), function.__module__.count(".")
-        cache_file._source_stamp = _stamp(file.parents[depth - 1] if depth else file)
+        cache_file._source_stamp = tuple(sorted(_sources(function)))
     return cast(F, compiled)
 
 
-@lru_cache
-def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and times of the source files of a package (its folder), or of the one file."""
-    files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
-    return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
+def _sources(function: Callable[..., object]) -> set[tuple[str, ...]]:
+    """What the machine code of a kernel is made of: files with their sizes and times, and global values.
+
+    A kernel that is defined below its caller is missing from the caller's globals, but then it stands in the same file.
+    """
+    found: set[tuple[str, ...]] = set()
+    functions = [function]
+    for caller in functions:  # which grows by what is called
+        file = Path(caller.__code__.co_filename).stat()
+        found.add((caller.__module__, str(file.st_size), str(file.st_mtime_ns)))
+        for name in _names(caller.__code__):
+            value = caller.__globals__.get(name)
+            if isinstance(value, int | float | str | tuple | np.generic):
+                found.add((name, repr(value)))
+            elif (called := getattr(value, "py_func", None)) is not None and called not in functions:
+                functions.append(called)
+    return found
+
+
+def _names(code: CodeType) -> set[str]:
+    """Global names in a function's code and in that of the functions inside it."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
