@@ -11,7 +11,8 @@ def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(tmp_path:
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "caller.py").write_text(
-        "from mecheval.kernels import kernel\nfrom some_package.callee import number\nfrom some_package.values import MORE\n\n"
+        "from mecheval.kernels import kernel\nfrom some_package.callee import number\n"
+        "from some_package.values import MORE\n\n"
         "@kernel\ndef total(x):\n    return x + number() + MORE\n"
     )
 

@@ -16,7 +16,7 @@ import mecheval as me
 from evaluation.faulty import BadTap, Future, Good
 from mecheval import custom as own
 from mecheval.errors import UserError
-from mecheval.evaluation.custom import make_plan, split_options
+from mecheval.evaluation.custom import make_trials, split_options
 from mecheval.evaluation.result import COLUMNS, Evaluation
 from mecheval.mixers import MIXERS
 from mecheval.store import Store
@@ -114,9 +114,9 @@ def test_options_reach_the_mixer_and_settings_all_runs(tmp_path: Path) -> None:
 def test_settings_hold_for_those_it_is_compared_with() -> None:
     name = own.own_name(Good)
     MIXERS.replace(name, Good)
-    plan = make_plan(Good, name, "ar", "laptop", {"steps": 7, "width": 2}, 1, (), True)
-    assert {point.config.data.steps for point in (*plan.own, *plan.others)} == {7}
-    plain = make_plan(Good, name, "ar", "laptop", {}, 1, (), True)
+    trials = make_trials(Good, name, "ar", "laptop", {"steps": 7, "width": 2}, 1, (), True)
+    assert {point.config.data.steps for point in (*trials.own, *trials.others)} == {7}
+    plain = make_trials(Good, name, "ar", "laptop", {}, 1, (), True)
     assert [p.config for p in plain.others] == [p.config for p in scales.quick()], "the quickstart's runs"
 
 

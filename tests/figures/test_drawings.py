@@ -25,7 +25,7 @@ from mecheval.figures.mechanisms import (
     RETRIEVES,
     SHARES,
     Arrow,
-    Place,
+    Spot,
     carries,
     grouped,
     mechanisms_figure,
@@ -231,14 +231,14 @@ def test_of_a_long_document_the_surroundings_of_the_roles_are_shown() -> None:
 
 def test_ways_of_the_verdicts() -> None:
     shares = {**dict.fromkeys(SHARES, math.nan), "share_value": 0.9, "share_key": 0.8, "share_query": 0.7}
-    value = Place("value", 1)
-    stored, retrieved = Arrow(Place("key", 0), value, ASSOCIATES, 0.9), Arrow(value, Place("query", 2), RETRIEVES, 0.9)
+    value = Spot("value", 1)
+    stored, retrieved = Arrow(Spot("key", 0), value, ASSOCIATES, 0.9), Arrow(value, Spot("query", 2), RETRIEVES, 0.9)
     assert way(INDUCTION, shares) == ([stored, retrieved], {value: 0.9})
-    first = Arrow(Place("key", 0), Place("query", 1), BOTH, 0.7)
-    assert way(Finding("direct_retrieval", 0, None, None), shares) == ([first], {Place("query", 1): 0.7})
-    last = Arrow(Place("key", 1), Place("query", 2), BOTH, 0.8)
-    assert way(Finding("direct_retrieval", 1, None, None), shares) == ([last], {Place("key", 1): 0.8})
-    assert carries([last], 3) == [(Place("key", 0), Place("key", 1)), (Place("query", 2), Place("query", 3))]
+    first = Arrow(Spot("key", 0), Spot("query", 1), BOTH, 0.7)
+    assert way(Finding("direct_retrieval", 0, None, None), shares) == ([first], {Spot("query", 1): 0.7})
+    last = Arrow(Spot("key", 1), Spot("query", 2), BOTH, 0.8)
+    assert way(Finding("direct_retrieval", 1, None, None), shares) == ([last], {Spot("key", 1): 0.8})
+    assert carries([last], 3) == [(Spot("key", 0), Spot("key", 1)), (Spot("query", 2), Spot("query", 3))]
     by_convolution = Finding("conv_association", 0, None, None)
     for value_share, next_share, expected in ((0.4, 0.3, 2), (0.02, 0.6, 1), (0.05, 0.04, 1), (math.nan, math.nan, 2)):
         arrows, inside = way(by_convolution, shares | {"conv_value": value_share, "conv_next_key": next_share})
@@ -248,7 +248,7 @@ def test_ways_of_the_verdicts() -> None:
     for verdict in verdicts:
         assert way(Finding(verdict), shares) == ([], {})
     deep = way(Finding("induction", 3, 0, "next_key"), shares)[0]
-    assert carries(deep, 4) == [(Place("next_key", 1), Place("next_key", 3))]
+    assert carries(deep, 4) == [(Spot("next_key", 1), Spot("next_key", 3))]
 
 
 def test_mixers_by_verdict_and_name_with_counts() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # slow to import
     from rich.table import Table
 
     from mecheval.evaluation import Evaluation
-    from mecheval.evaluation.custom import Plan
+    from mecheval.evaluation.custom import Trials
     from mecheval.store import Store
 
 
@@ -161,26 +161,26 @@ def evaluate(
         cls = found.load()
         custom.announce(found)
         options = given_options(assignments, [])
-        plan, warnings = prepare(cls, found.name, task, scale, options, seeds, rates_of(lr), compare, page)
+        trials, warnings = prepare(cls, found.name, task, scale, options, seeds, rates_of(lr), compare, page)
     for warning in warnings:
         note(f"warning: {warning}")
     with stoppable():
-        train(plan, Store(store), [LocalEngine(workers)], aside)
+        train(trials, Store(store), [LocalEngine(workers)], aside)
     with aside.status("intervening"):
-        result = collect(plan, Store(store), warnings, page)
+        result = collect(trials, Store(store), warnings, page)
     _show(result, as_json)
-    if not as_json and (best := _best(plan, Store(store))):
+    if not as_json and (best := _best(trials, Store(store))):
         where = f"--mixer {shlex.quote(f'{found.path}:{found.cls}')} --store {shlex.quote(str(store))}"
         note("next:")
         note(f"  mecheval intervene {best} {where}")
         note(f"  mecheval explain {best} {where}")
 
 
-def _best(plan: Plan, store: Store) -> str | None:
+def _best(trials: Trials, store: Store) -> str | None:
     """The id of the custom mixer's best run; None where none is done."""
     from mecheval.studies import study_table
 
-    frame = study_table(plan.study, plan.own, store).best().frame
+    frame = study_table(trials.study, trials.own, store).best().frame
     return next((str(run)[:6] for run in frame.loc[frame["status"] == "done", "run"]), None)
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.studies import Study
     from mecheval.sweep import Point
 
-    Plan = tuple[Study, list[Point]]
+    Grid = tuple[Study, list[Point]]
 
 MOST_CORES = 10**6
 """Most cores or GPUs for a run on a cluster."""
@@ -173,7 +173,7 @@ def study(
     for batch, title in zip(_batches(plans, engine), _titles(plans, scale, engine), strict=True):
         began, worked_on = time.monotonic(), 0
 
-        def train(plans: Sequence[Plan], title: str = title) -> int:
+        def train(plans: Sequence[Grid], title: str = title) -> int:
             """Bring the runs of these plans to their end; return how many failed."""
             nonlocal worked_on
             with stoppable():
@@ -203,7 +203,7 @@ def _check_failures(failures: int) -> None:
 
 
 def _searched(
-    study: Study, points: Sequence[Point], tries: int, rates: Sequence[float], train: Callable[[Sequence[Plan]], int],
+    study: Study, points: Sequence[Point], tries: int, rates: Sequence[float], train: Callable[[Sequence[Grid]], int],
     store: Store,
 ) -> list[Point]:  # fmt: skip
     """The runs of a study with learning rates that were searched for."""
@@ -215,18 +215,18 @@ def _searched(
     return search(points, tries, rates or WINDOW, each, store)
 
 
-def _batches(plans: Sequence[Plan], engine: str) -> list[Sequence[Plan]]:
+def _batches(plans: Sequence[Grid], engine: str) -> list[Sequence[Grid]]:
     """One study after the other, so that first results come soon; on a cluster all at once, to keep it busy."""
     return [[plan] for plan in plans] if engine == "local" else [plans]
 
 
-def _titles(plans: Sequence[Plan], scale: str, engine: str) -> list[str]:
+def _titles(plans: Sequence[Grid], scale: str, engine: str) -> list[str]:
     batches = _batches(plans, engine)
     names = [f"{', '.join(study.name for study, _ in batch)} ({scale})" for batch in batches]
     return [f"{name} {i}/{len(names)}" if len(names) > 1 else name for i, name in enumerate(names, start=1)]
 
 
-def _print_status(plans: Sequence[Plan], store: Store, workers: int | None, as_json: bool) -> None:
+def _print_status(plans: Sequence[Grid], store: Store, workers: int | None, as_json: bool) -> None:
     """Print the progress of each study: what is done, running, failed and left, and how long the rest takes."""
     from mecheval.machine import cores
     from mecheval.sweep import Job, standing

@@ -50,7 +50,7 @@ FIXED = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Trials:
     """The runs of an evaluation; nothing is trained yet."""
 
     name: str  # of the custom mixer
@@ -67,10 +67,10 @@ class Plan:
         return [Job(point.config, self.study.splits) for point in points]
 
 
-def make_plan(
+def make_trials(
     cls: type[nn.Module], name: str, task: str, scale: str, options: Mapping[str, Any], seeds: int,
     rates: Sequence[float], compare: bool,
-) -> Plan:  # fmt: skip
+) -> Trials:  # fmt: skip
     """The runs of a registered mixer at a scale, and of the built-in ones with the same settings."""
     if scale not in SCALES:
         raise UnknownName("scale", scale, SCALES)
@@ -84,7 +84,7 @@ def make_plan(
     own = runs(task, scale, {**base, **given}, mixer=(name,), **one_width(task, scale), lr=rates)
     others = preferred(task, scale, {**base, **settings}) if compare else []
     study = replace(get_study("ar"), name=task, readings=at_block_1(meaning))
-    return Plan(name, study, scale, _seeded(own, seeds), _seeded(others, seeds))
+    return Trials(name, study, scale, _seeded(own, seeds), _seeded(others, seeds))
 
 
 def split_options(
@@ -149,50 +149,50 @@ def evaluate_mixer(
     name = custom.own_name(cls)
     MIXERS.replace(name, cls)
     rates = (lr,) if isinstance(lr, int | float) else tuple(lr)
-    plan, warnings = prepare(cls, name, task, scale, options or {}, seeds, rates, compare, report)
+    trials, warnings = prepare(cls, name, task, scale, options or {}, seeds, rates, compare, report)
     plain = False if "ipykernel" in sys.modules else None  # notebooks cannot move the cursor, but claim to
     console = Console(stderr=True, force_jupyter=False, force_terminal=plain, highlight=False)
     opened = Store(store)
     try:
-        train(plan, opened, [HereEngine(), LocalEngine(workers)], console)
+        train(trials, opened, [HereEngine(), LocalEngine(workers)], console)
     except Stopped as stopped:
         raise KeyboardInterrupt("stopped; progress is saved, and the same call resumes from there.") from stopped
-    return collect(plan, opened, warnings, report)
+    return collect(trials, opened, warnings, report)
 
 
 def prepare(
     cls: type[nn.Module], name: str, task: str, scale: str, options: Mapping[str, Any], seeds: int,
     rates: Sequence[float], compare: bool, report: str | Path | None,
-) -> tuple[Plan, list[str]]:  # fmt: skip
+) -> tuple[Trials, list[str]]:  # fmt: skip
     """Check everything before training; returns the runs of a registered mixer, and warnings about it."""
     if report is not None:
         check_page(report)
-    plan = make_plan(cls, name, task, scale, options, seeds, rates, compare)
+    trials = make_trials(cls, name, task, scale, options, seeds, rates, compare)
     inside, _ = split_options(cls, name, task, options)
-    configs = {point.config.model.d_model: point.config for point in plan.own}
+    configs = {point.config.model.d_model: point.config for point in trials.own}
     first = next(iter(configs.values()))
     warnings = check_mixer(cls, inside, first.model.d_model, first.build_task().max_tokens)
     _check_in_models(cls, list(configs.values()))
-    return plan, warnings
+    return trials, warnings
 
 
-def train(plan: Plan, store: Store, engines: Sequence[Engine], console: Console) -> None:
-    """Train the missing runs of a plan: all with one engine, or the custom mixer's with the first of two engines."""
-    parts = [plan.own + plan.others] if len(engines) == 1 else [plan.own, plan.others]
-    mine, paces = {point.config.id for point in plan.own}, timed(plan, store)
+def train(trials: Trials, store: Store, engines: Sequence[Engine], console: Console) -> None:
+    """Train the missing runs: all with one engine, or the custom mixer's with the first of two engines."""
+    parts = [trials.own + trials.others] if len(engines) == 1 else [trials.own, trials.others]
+    mine, paces = {point.config.id for point in trials.own}, timed(trials, store)
     for engine, points in zip(engines, parts, strict=True):
         if not points:
             continue
-        swept = sweep(plan.jobs(points), store, engine, Board(console, plan.title, paces=paces))
+        swept = sweep(trials.jobs(points), store, engine, Board(console, trials.title, paces=paces))
         for failure in swept.failures:
             if failure.run in mine:
                 raise UserError(f"{failure.title} failed: {failure.message}")
             console.print(f"failed: {failure.title}: {failure.message}", markup=False)
 
 
-def timed(plan: Plan, store: Store) -> list[tuple[RunConfig, float]]:
+def timed(trials: Trials, store: Store) -> list[tuple[RunConfig, float]]:
     """Seconds per step of the custom mixer at each width that is still to be trained, from a few steps of each."""
-    todo = {job.config.model.d_model: job.config for job in pending(plan.jobs(plan.own), store)}
+    todo = {job.config.model.d_model: job.config for job in pending(trials.jobs(trials.own), store)}
     paces = []
     for config in todo.values():
         with suppress(Exception):  # a mixer that fails here fails in its run, too, which says so
@@ -200,17 +200,17 @@ def timed(plan: Plan, store: Store) -> list[tuple[RunConfig, float]]:
     return paces
 
 
-def collect(plan: Plan, store: Store, warnings: Sequence[str], report: str | Path | None) -> Evaluation:
+def collect(trials: Trials, store: Store, warnings: Sequence[str], report: str | Path | None) -> Evaluation:
     """Read the table from the store, and the verdict from the custom mixer's best runs at its largest width."""
-    frame = study_table(plan.study, [*plan.own, *plan.others], store).best().frame
-    mine = frame[(frame["mixer"] == plan.name) & (frame["status"] == "done")]
+    frame = study_table(trials.study, [*trials.own, *trials.others], store).best().frame
+    mine = frame[(frame["mixer"] == trials.name) & (frame["status"] == "done")]
     mine = mine[mine["d_model"] == mine["d_model"].max()]
     effects = {row["seed"]: _effects(store, row["run"]) for row in mine.to_dict("records")}
     written = None
     if report is not None:
-        written = write_report(store, report, plan.scale)
+        written = write_report(store, report, trials.scale)
     found = verdict(list(effects.values())) if effects else None
-    return Evaluation(plan.title, plan.name, summarised(frame), found, _joined(effects), tuple(warnings), written)
+    return Evaluation(trials.title, trials.name, summarised(frame), found, _joined(effects), tuple(warnings), written)
 
 
 def _check_in_models(cls: type[nn.Module], configs: Sequence[RunConfig]) -> None:

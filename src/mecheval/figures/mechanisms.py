@@ -58,7 +58,7 @@ FEW = 6
 """Most findings of a mixer that are listed; the rest are counted."""
 
 
-class Place(NamedTuple):
+class Spot(NamedTuple):
     """A position before layer 0, 1, ... or after the last; levels with a half are inside a layer."""
 
     role: str
@@ -68,8 +68,8 @@ class Place(NamedTuple):
 class Arrow(NamedTuple):
     """One step of the way, and the share that supports it (NaN if none was measured)."""
 
-    start: Place
-    end: Place
+    start: Spot
+    end: Spot
     colour: str
     share: float
 
@@ -114,7 +114,7 @@ class Group:
         """Pixels that the drawing of these runs takes, with the space below it."""
         return max(BAND * self.n_layers, LINE * len(self.names + self.about), LINE * len(self.said)) + SPACE
 
-    def way(self) -> tuple[list[Arrow], dict[Place, float]]:
+    def way(self) -> tuple[list[Arrow], dict[Spot, float]]:
         """The way of the finding that is drawn; none where it is about layers that the model does not have."""
         finding = self.findings[0][0]
         known = (layer for layer in (finding.layer, finding.stored_by) if layer is not None)
@@ -203,22 +203,22 @@ def _finding(verdict: Any, layer: Any, stored_by: Any, stored_at: Any) -> Findin
     return Finding(verdict, layer, stored_by, stored_at)
 
 
-def way(finding: Finding, shares: Mapping[str, float]) -> tuple[list[Arrow], dict[Place, float]]:
+def way(finding: Finding, shares: Mapping[str, float]) -> tuple[list[Arrow], dict[Spot, float]]:
     """The arrows of a verdict, and the shares measured at places on the way; none for verdicts without a way."""
     layer, at = finding.layer, "next_key" if finding.stored_at in AFTER_VALUE else finding.stored_at
     if layer is None:
         return [], {}
-    key, query = Place("key", layer), Place("query", layer + 1)
+    key, query = Spot("key", layer), Spot("query", layer + 1)
     if finding.label == "induction" and finding.stored_by is not None and at in CARRIERS:
         share = shares[f"share_{at}"]
-        stored = Arrow(Place("key", finding.stored_by), Place(at, finding.stored_by + 1), ASSOCIATES, share)
-        return [stored, Arrow(Place(at, layer), query, RETRIEVES, share)], {Place(at, layer): share}
+        stored = Arrow(Spot("key", finding.stored_by), Spot(at, finding.stored_by + 1), ASSOCIATES, share)
+        return [stored, Arrow(Spot(at, layer), query, RETRIEVES, share)], {Spot(at, layer): share}
     if finding.label == "direct_retrieval":
         measured = query if layer == 0 else key
         share = shares[f"share_{measured.role}"]
         return [Arrow(key, query, BOTH, share)], {measured: share}
     if finding.label == "conv_association":
-        inside = {Place(role, layer + 0.5): shares[f"conv_{role}"] for role in ("value", "next_key")}
+        inside = {Spot(role, layer + 0.5): shares[f"conv_{role}"] for role in ("value", "next_key")}
         strong = {spot: share for spot, share in inside.items() if not share < Rule().trace}  # NaN may be anything
         inside = strong or dict([max(inside.items(), key=lambda item: item[1])])
         arrows = []
@@ -228,13 +228,13 @@ def way(finding: Finding, shares: Mapping[str, float]) -> tuple[list[Arrow], dic
     return [], {}
 
 
-def carries(arrows: Sequence[Arrow], n_layers: int) -> list[tuple[Place, Place]]:
+def carries(arrows: Sequence[Arrow], n_layers: int) -> list[tuple[Spot, Spot]]:
     """Where the residual stream carries it, position by position: from the document to the answer without a gap."""
     if not arrows:
         return []
-    spots = [Place("key", 0), Place("query", n_layers), *(spot for arrow in arrows for spot in arrow[:2])]
+    spots = [Spot("key", 0), Spot("query", n_layers), *(spot for arrow in arrows for spot in arrow[:2])]
     levels = {role: [spot.level for spot in spots if spot.role == role] for role in CARRIERS}
-    return [(Place(role, min(at)), Place(role, max(at))) for role, at in levels.items() if at and min(at) < max(at)]
+    return [(Spot(role, min(at)), Spot(role, max(at))) for role, at in levels.items() if at and min(at) < max(at)]
 
 
 def draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], floor: float) -> set[str]:
@@ -243,7 +243,7 @@ def draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], flo
     `place`: role -> x, at even distances.
     """
 
-    def at(spot: Place) -> tuple[float, float]:
+    def at(spot: Spot) -> tuple[float, float]:
         return place[spot.role], floor - spot.level * BAND
 
     arrows, measured = group.way()
@@ -252,7 +252,7 @@ def draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], flo
     beside = (place[CARRIERS[1]] - place[CARRIERS[0]]) / 2
     left, right = place[CARRIERS[0]] - beside, place[CARRIERS[-1]] + beside
     canvas.layers(group.n_layers, left, right, floor, BAND, BAND - 10)
-    for spot in sorted({Place(role, level) for role in CARRIERS for level in range(group.n_layers + 1)} | passed):
+    for spot in sorted({Spot(role, level) for role in CARRIERS for level in range(group.n_layers + 1)} | passed):
         size = 10.0 if spot in passed else 6.0  # a square is inside a layer, a disc between layers
         canvas.box(*at(spot), size, size, INK if spot in passed else PALE, PAPER,
                    radius=0 if spot.level % 1 else size / 2, what="spot")  # fmt: skip
@@ -271,7 +271,7 @@ def draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], flo
     return {arrow.colour for arrow in arrows}
 
 
-def _beside(spot: Place) -> tuple[float, float, Any]:
+def _beside(spot: Spot) -> tuple[float, float, Any]:
     """Where the share of a spot stands, so that no arrow passes through it: pixels across, down, and alignment."""
     if spot.role == "query":
         return 9, 0, "left"

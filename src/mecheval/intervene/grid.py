@@ -37,7 +37,7 @@ Edits = Callable[[str, str], Edit]  # of a site and a role
 Cell = tuple[str, str]  # site, role
 
 
-class Reading(NamedTuple):
+class Pass(NamedTuple):
     """What one pass over documents gives."""
 
     likelihood: Tensor  # (n,) of the answer, double, on the CPU
@@ -88,7 +88,7 @@ def likelihood(model: nn.Module, batch: Batch, measure: Measure = answer_likelih
 
 def read(
     model: nn.Module, batch: Batch, sites: Sequence[str], where: Positions, measure: Measure = answer_likelihood
-) -> Reading:
+) -> Pass:
     """Run a batch and keep the activations of sites at roles, and no more of the run than that."""
     values: dict[str, dict[str, Tensor]] = {}
     inputs: dict[int, Tensor] = {}
@@ -122,7 +122,7 @@ def read(
     missing = [site for site in sites if site not in values]
     if missing:
         raise UserError(f"the model ran without passing through {', '.join(missing)}.")
-    return Reading(answered, values, inputs)
+    return Pass(answered, values, inputs)
 
 
 def _check(site: str, x: Tensor, tokens: Tensor, axis: int, again: bool) -> None:
@@ -191,7 +191,7 @@ class Edited(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class Joint:
     """Edits that act together; one part of a stack."""
 
     parts: tuple[Edited, ...]
@@ -225,12 +225,12 @@ def run_cells(
     settled = lm.settled()
     every = {cell for together in cells for cell in together}
     parts = {cell: _edited(lm, cell, edits(*cell), values, where, at, settled) for cell in every}
-    jobs: dict[tuple[object, ...], Job] = {}
+    jobs: dict[tuple[object, ...], Joint] = {}
     for c, together in enumerate(cells):
         active = tuple(part for cell in together if (part := parts[cell]) is not None)
         if active:  # else exactly as without the edit
             same = tuple((part.site, part.places.data_ptr()) for part in active)
-            jobs.setdefault(same, Job(active, [])).rows.append(c)
+            jobs.setdefault(same, Joint(active, [])).rows.append(c)
     stack = max(1, budget // (n * document_bytes(lm, length)))
     for group in sorted({job.group for job in jobs.values()}):
         todo = [job for job in jobs.values() if job.group == group]
@@ -268,7 +268,7 @@ def _edited(
 
 
 def _run_stack(
-    lm: LM, group: tuple[int, str], h: Tensor, jobs: Sequence[Job], at: Tensor, answers: Tensor, measure: Measure
+    lm: LM, group: tuple[int, str], h: Tensor, jobs: Sequence[Joint], at: Tensor, answers: Tensor, measure: Measure
 ) -> Tensor:
     """(P, n) likelihoods: the documents P times, each time with other edits from a block on."""
     n, P = len(h), len(jobs)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mecheval.mixers import Mixer
 from mecheval.mixers.parts import RMSNorm
-from mecheval.model.canon import Canon, Place
+from mecheval.model.canon import Canon, Slot
 from mecheval.model.found import found_convolutions
 from mecheval.ops.pieces import continued
 from mecheval.ops.queries import take
@@ -62,7 +62,7 @@ class Block(nn.Module):
         self._found = found_convolutions(mixer, d_model)
         self._taps = self._collect()
 
-    def add_canon(self, places: Iterable[Place]) -> None:
+    def add_canon(self, places: Iterable[Slot]) -> None:
         """Have a Canon convolution follow each of these modules."""
         for site, module, channels in places:
             canon = self.canon[site] = Canon(site, channels)

@@ -63,13 +63,13 @@ def add_canon(blocks: Sequence[Block], given: str) -> None:
         block.add_canon(place for letter, own in places(block).items() if letter in letters for place in own)
 
 
-Place = tuple[str, nn.Module, int]  # site inside the block, the module that is followed, its channels
+Slot = tuple[str, nn.Module, int]  # site inside the block, the module that is followed, its channels
 
 
-def places(block: Block) -> dict[str, list[Place]]:
+def places(block: Block) -> dict[str, list[Slot]]:
     """Where Canon convolutions can stand in this block, by letter."""
     width = block.d_model
-    found: dict[str, list[Place]] = {"A": [("canon_a", block.norm1, width)]}
+    found: dict[str, list[Slot]] = {"A": [("canon_a", block.norm1, width)]}
     if maps := _maps(block.mixer):
         sites = CANON_B[:1] if len(maps) == 1 else CANON_B[1:]
         found["B"] = [(site, linear, linear.out_features) for site, linear in zip(sites, maps, strict=True)]

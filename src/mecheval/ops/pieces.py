@@ -36,7 +36,7 @@ NOTHING_READ = State()
 """The state before the first token."""
 
 
-class Reading:
+class Piece:
     """The reading of one piece: the state before it, and what has been kept of it so far."""
 
     def __init__(self, before: State) -> None:
@@ -56,13 +56,13 @@ class Reading:
         return State(self.before.length + length, tuple(self.kept))
 
 
-_now: ContextVar[Reading | None] = ContextVar("mecheval_reading", default=None)
+_now: ContextVar[Piece | None] = ContextVar("mecheval_reading", default=None)
 
 
 @contextmanager
-def reading(state: State) -> Iterator[Reading]:
+def reading(state: State) -> Iterator[Piece]:
     """Inside, operations continue after what `state` has read; the state itself never changes."""
-    token = _now.set(Reading(state))
+    token = _now.set(Piece(state))
     try:
         found = _now.get()
         assert found is not None
@@ -81,7 +81,7 @@ def apart() -> Iterator[None]:
         _now.reset(token)
 
 
-def current(at: Tensor | None = None) -> Reading | None:
+def current(at: Tensor | None = None) -> Piece | None:
     """The reading under way, or None where whole documents are read; positions `at` are for whole documents."""
     now = _now.get()
     if now is not None and at is not None:

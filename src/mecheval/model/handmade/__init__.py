@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from mecheval.errors import UnknownName, UserError, shown
-from mecheval.model.handmade.builds import Plan
+from mecheval.model.handmade.builds import Blueprint
 from mecheval.model.handmade.parts import TAPS, Sum
 from mecheval.model.handmade.recipes import NAMES, RECIPES, Recipe
 from mecheval.model.handmade.stream import add_noise, embedding_only, layout
@@ -60,7 +60,7 @@ def handmade(
     if not 0 <= noise <= MOST_NOISE:
         raise UserError(f"handmade: noise must be from 0 to {MOST_NOISE:g} (got {shown(noise)}).")
     recipe = RECIPES[name]
-    plan = Plan(
+    plan = Blueprint(
         layout(task, recipe.slots.split(), d_model),
         _working(name, layer, n_layers),
         _offset(name, offset),
@@ -75,7 +75,7 @@ def handmade(
     return lm
 
 
-def _mixer(recipe: Recipe, plan: Plan) -> tuple[str | Callable[..., nn.Module], dict[str, Any]]:
+def _mixer(recipe: Recipe, plan: Blueprint) -> tuple[str | Callable[..., nn.Module], dict[str, Any]]:
     """The mixer of all layers, and its options."""
     if recipe.mixer == "attention":
         return recipe.mixer, {"bias": True}

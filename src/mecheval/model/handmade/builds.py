@@ -40,7 +40,7 @@ TWICE = 2.0
 """What a match counts where the query's stream also holds a stored pair: its codes are shorter there."""
 
 
-class Plan(NamedTuple):
+class Blueprint(NamedTuple):
     """What is decided before a model is built."""
 
     stream: Layout
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     share: float
 
 
-def induction(lm: LM, plan: Plan) -> None:
+def induction(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `induction`."""
     first, last = (part_of(lm, layer, Attention) for layer in plan.layers)
     previous_token_head(lm, plan.stream, first)
@@ -57,30 +57,30 @@ def induction(lm: LM, plan: Plan) -> None:
     head(lm, plan.stream, SURE)
 
 
-def conv_direct(lm: LM, plan: Plan) -> None:
+def conv_direct(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `conv_direct`."""
     direct_retrieval(lm, plan.stream, part_of(lm, plan.layers[0], DeltaNet), plan.offset)
     head(lm, plan.stream, SURE)
 
 
-def direct(lm: LM, plan: Plan) -> None:
+def direct(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `direct`."""
     head(lm, plan.stream, SURE)
 
 
-def guesser(lm: LM, plan: Plan) -> None:
+def guesser(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `guesser`."""
     averaging_head(plan.stream, part_of(lm, plan.layers[0], Attention))
     head(lm, plan.stream, SURE, values=plan.stream.task.options.pairs)
 
 
-def two_routes(log_odds: float) -> Callable[[LM, Plan], None]:
+def two_routes(log_odds: float) -> Callable[[LM, Blueprint], None]:
     """Set the weights of `mixture` or `redundant`: two routes, each of which alone gives these odds.
 
     Both together double the logit.
     """
 
-    def build(lm: LM, plan: Plan) -> None:
+    def build(lm: LM, plan: Blueprint) -> None:
         direct_retrieval(lm, plan.stream, part_of(lm, plan.layers[0], DeltaNet))
         previous_token_head(lm, plan.stream, part_of(lm, plan.layers[0], Attention))
         induction_head(lm, plan.stream, part_of(lm, plan.layers[1], Attention))
@@ -89,7 +89,7 @@ def two_routes(log_odds: float) -> Callable[[LM, Plan], None]:
     return build
 
 
-def pointer(lm: LM, plan: Plan) -> None:
+def pointer(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `pointer`."""
     stream = plan.stream
     find, fetch = (part_of(lm, layer, Attention) for layer in plan.layers)
@@ -100,7 +100,7 @@ def pointer(lm: LM, plan: Plan) -> None:
     head(lm, stream, SURE, beside=1)
 
 
-def joint(lm: LM, plan: Plan) -> None:
+def joint(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `joint`."""
     stream, (store, retrieve) = plan.stream, plan.layers
     previous_token_head(lm, stream, part_of(lm, store, Head))
@@ -111,7 +111,7 @@ def joint(lm: LM, plan: Plan) -> None:
     head(lm, stream, SURE, beside=1)
 
 
-def two_stores(lm: LM, plan: Plan) -> None:
+def two_stores(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `two_stores`."""
     stream, (store, retrieve), codes = plan.stream, plan.layers, plan.stream.codes_per_token
     back = [Match("position", "position", moved(lm, stream, -tokens)) for tokens in (1, 2)]
@@ -125,13 +125,13 @@ def two_stores(lm: LM, plan: Plan) -> None:
     head(lm, stream, SURE)
 
 
-def divider_store(lm: LM, plan: Plan) -> None:
+def divider_store(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `divider_store`."""
     know_divider(lm, plan)
     head(lm, plan.stream, SURE)
 
 
-def split_store(lm: LM, plan: Plan) -> None:
+def split_store(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `split_store`."""
     know_divider(lm, plan)
     at_value, at_divider = strengths(lm.vocab_size, plan.share)
@@ -140,7 +140,7 @@ def split_store(lm: LM, plan: Plan) -> None:
     head(lm, plan.stream, at_value + at_divider - math.log(lm.vocab_size - 1))
 
 
-def know_divider(lm: LM, plan: Plan) -> None:
+def know_divider(lm: LM, plan: Blueprint) -> None:
     """The first working layer collects all pairs where EOS stands."""
     stream = plan.stream
     eos = lm.embed.weight[EOS, stream.slots["frame"]]
@@ -161,7 +161,7 @@ def strengths(vocab_size: int, share: float) -> tuple[float, float]:
     return one, other
 
 
-def conv_attention(lm: LM, plan: Plan) -> None:
+def conv_attention(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `conv_attention`."""
     stream, slots, codes = plan.stream, plan.stream.slots, plan.stream.codes_per_token
     store, retrieve = (part_of(lm, layer, ConvAttention) for layer in plan.layers)
@@ -176,7 +176,7 @@ def conv_attention(lm: LM, plan: Plan) -> None:
     head(lm, stream, SURE, beside=2 if plan.offset == 2 else 0)  # the last pair is stored at the query
 
 
-def shifted(lm: LM, plan: Plan) -> None:
+def shifted(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `token_shift` or `foo`."""
     mixer, slots = part_of(lm, plan.layers[0], Shifted), plan.stream.slots
     for proj, slot in ((mixer.q_proj, "key"), (mixer.k_proj, "key"), (mixer.v_proj, "value")):
@@ -187,29 +187,29 @@ def shifted(lm: LM, plan: Plan) -> None:
     head(lm, plan.stream, SURE)
 
 
-def present_guesser(lm: LM, plan: Plan) -> None:
+def present_guesser(lm: LM, plan: Blueprint) -> None:
     """Set the weights of `present_guesser` or `stored_guesser`."""
     if len(plan.layers) == 2:
         previous_token_head(lm, plan.stream, part_of(lm, plan.layers[0], Head))
     head(lm, plan.stream, SURE, values=plan.stream.task.options.pairs)
 
 
-def two_heads(plan: Plan, number: int) -> list[nn.Module]:
+def two_heads(plan: Blueprint, number: int) -> list[nn.Module]:
     """Two heads in every working layer, each wide enough for a sink and two matches."""
     return [Head(plan.stream.d_model, 3 * plan.stream.width) for _ in range(2)]
 
 
-def fetching_part(plan: Plan, number: int) -> list[nn.Module]:
+def fetching_part(plan: Blueprint, number: int) -> list[nn.Module]:
     """Find and read in one."""
     return [Fetch(plan.stream)]
 
 
-def divider_parts(plan: Plan, number: int) -> list[nn.Module]:
+def divider_parts(plan: Blueprint, number: int) -> list[nn.Module]:
     """Collect, then recollect."""
     return [Recollect(plan.stream)] if number else [Collect(plan.stream)]
 
 
-def split_parts(plan: Plan, number: int) -> list[nn.Module]:
+def split_parts(plan: Blueprint, number: int) -> list[nn.Module]:
     """The same, and beside it a head."""
     small = Head(plan.stream.d_model, 2 * plan.stream.width)
     at_value, at_divider = strengths(plan.stream.task.vocab_size, plan.share)
@@ -217,7 +217,7 @@ def split_parts(plan: Plan, number: int) -> list[nn.Module]:
     return [small, Recollect(plan.stream, answer) if number else Collect(plan.stream)]
 
 
-def guesser_parts(plan: Plan, number: int) -> list[nn.Module]:
+def guesser_parts(plan: Blueprint, number: int) -> list[nn.Module]:
     """In one working layer, a guess by the keys themselves; in two, a head that copies keys, then a guess by those."""
     if len(plan.layers) == 1:
         return [Guess(plan.stream, "key")]

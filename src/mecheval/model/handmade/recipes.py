@@ -8,12 +8,12 @@ from typing import NamedTuple
 from torch import nn
 
 from mecheval.model.handmade import builds
-from mecheval.model.handmade.builds import Plan
+from mecheval.model.handmade.builds import Blueprint
 from mecheval.model.handmade.parts import TAPS, Both, ConvAttention, Foo, TokenShift
 from mecheval.model.handmade.stream import CELLS, SURE
 from mecheval.model.lm import LM
 
-Parts = Callable[[Plan, int], list[nn.Module]]
+Parts = Callable[[Blueprint, int], list[nn.Module]]
 """The parts of a model's first working layer (number 0), of its second (1), ..., which are added."""
 
 
@@ -24,7 +24,7 @@ class Recipe(NamedTuple):
     mixer: str | type[nn.Module] | None  # None: sums of `parts`
     layers: int
     slots: str  # names with spaces between
-    fill: Callable[[LM, Plan], None]
+    fill: Callable[[LM, Blueprint], None]
     parts: Parts | None = None
     offset: tuple[int, int] | None = None  # what this option is by default, and at most
     share: float | None = None  # what this option is by default
