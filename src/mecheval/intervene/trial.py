@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mecheval.intervene.edits import Edit, Take
-from mecheval.intervene.grid import answer_likelihood, likelihood, one_by_one, read, run_cells
+from mecheval.intervene.grid import Reading, answer_likelihood, likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import KEY_FIRST, Cell, Depths, Rule, value_first
 from mecheval.intervene.places import named_between, positions
@@ -41,12 +42,25 @@ def change(cell: Cell, edited: Floats, original: Floats, corrupted: Mapping[str,
     return effect, np.where(np.isnan(effect), np.nan, original - spoilt)
 
 
+class Ask(NamedTuple):
+    """Interventions at every one of some sites and roles."""
+
+    sites: Sequence[str]
+    roles: Sequence[str]
+    corruption: str = "key"
+    direction: str = "restore"
+
+
 class Trial:
-    """One model under interventions, which are run as the evidence asks for them."""
+    """One model under interventions, which are run as the evidence asks for them.
+
+    `original` and `lost` (n,) are likelihoods of the answer in the clean documents and in those with the key corrupted.
+    """
 
     def __init__(
-        self, model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int
-    ) -> None:
+        self, model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int,
+        original: Floats, lost: Floats,
+    ) -> None:  # fmt: skip
         self.model, self.clean, self.depths, self.budget = model, clean, depths, budget
         self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
         self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
@@ -62,44 +76,41 @@ class Trial:
         if meaning.value is not None and other is not None:
             before = first_of(clean.roles[meaning.value]) < first_of(clean.roles[meaning.key])
             self.meeting = value_first(meaning) if float(before.double().mean()) > 0.5 else KEY_FIRST
-        self.original = self._likelihood(clean)
-        self.lost = {name: self._likelihood(batch) for name, batch in self.batches.items()}
+        self.original, self.lost = original, {"key": lost}
+        if other is not None:
+            parts = [likelihood(model, other[rows]).numpy() for rows in self.slices]
+            self.lost["value"] = np.concatenate([*parts, np.empty(0)])
         self.found: dict[Cell, Floats] = {}
         self.sites: dict[str, Site] = {}
 
     def boundaries(self) -> None:
         """Replace every kind of positions, and every one with a name, at the input of every layer but the first."""
-        sites = self.depths.boundaries
-        self._run(sites, [*self.kinds, *self.roles], "key", "restore")
-        self._run(sites, [*self.kinds, *self.roles], "key", "destroy")
-        self._run(sites, self.kinds, "key", "control")
-        self._run(self.depths.ends, self.kinds, "key", "restore")
+        sites, every = self.depths.boundaries, [*self.kinds, *self.roles]
+        asks = [Ask(sites, every), Ask(sites, every, "key", "destroy"), Ask(sites, self.kinds, "key", "control")]
+        asks.append(Ask(self.depths.ends, self.kinds))
+        if "value" in self.batches:
+            asks.append(Ask(sites, ["question", "body"], "value"))
+        if self.meeting != KEY_FIRST:
+            asks.append(Ask(sites, [self.meeting[0]], "value"))
+        self._run(*asks)
         if self.where["question"].shape[1] == 1:  # the query is all of the question: one number for both names
             for site, direction in itertools.product(sites, ("restore", "destroy")):
                 found = self.found[Cell(str(site), "question", "key", direction)]
                 self.found[Cell(str(site), self.query, "key", direction)] = found
-        if "value" in self.batches:
-            self._run(sites, ["question", "body"], "value", "restore")
-        self._run_meeting(sites)
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
         """The first site inside a layer at which key and value have met, or else the one at which they do most."""
         role, corruption = self.meeting
-        self._run(sites, [role], corruption, "restore")
+        self._run(Ask(sites, [role], corruption))
         share = self.shares()
         met = {site: share[Cell(site, *self.meeting)] for site in sites}
         there = {site: part for site, part in met.items() if part >= rule.trace}
         if not there:
             return None
         first = next((site for site, part in there.items() if part >= rule.enough), max(there, key=there.__getitem__))
-        for direction in ("restore", "destroy"):
-            self._run([first], [*self.kinds, *self.roles], "key", direction)
+        every = [*self.kinds, *self.roles]
+        self._run(Ask([first], every), Ask([first], every, "key", "destroy"))
         return first
-
-    def _run_meeting(self, sites: Sequence[str]) -> None:
-        """Replace the place at which key and value meet, where that is not among the kinds of positions anyway."""
-        if self.meeting != KEY_FIRST:
-            self._run(sites, [self.meeting[0]], "value", "restore")
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
         """The same among all operations of a layer from elsewhere, whose sites are not declared."""
@@ -173,39 +184,42 @@ class Trial:
             found[cell] = float(ratio(np.nansum(effect), np.nansum(lost)))
         return found
 
-    def _run(self, sites: Sequence[str], roles: Sequence[str], corruption: str, direction: str) -> None:
-        """Likelihoods of all cells of sites and roles, kept in `found`."""
-        if not sites or not roles:
+    def _run(self, *asks: Ask) -> None:
+        """Likelihoods of all cells of what is asked, kept in `found`; the documents are read once for all of it."""
+        asked = [ask for ask in asks if ask.sites and ask.roles]
+        if not asked:
             return
-        cells = [((site, role),) for site in sites for role in roles]
-        parts = [self._slice(rows, sites, roles, cells, corruption, direction) for rows in self.slices]
-        for ((site, role),), found in zip(cells, torch.cat(parts, dim=1), strict=True):
-            self.found[Cell(str(site), role, corruption, direction)] = found.numpy()
-            self.sites[str(site)] = site if isinstance(site, Site) else Site(None, site)
+        sites = list(dict.fromkeys(site for ask in asked for site in ask.sites))
+        roles = list(dict.fromkeys(role for ask in asked for role in ask.roles))
+        parts = [self._slice(rows, asked, sites, roles) for rows in self.slices]
+        for ask, *found in zip(asked, *parts, strict=True):
+            cells = itertools.product(ask.sites, ask.roles)
+            for (site, role), likelihoods in zip(cells, torch.cat(found, dim=1), strict=True):
+                self.found[Cell(str(site), role, ask.corruption, ask.direction)] = likelihoods.numpy()
+                self.sites[str(site)] = site if isinstance(site, Site) else Site(None, site)
 
-    def _slice(
-        self, rows: slice, sites: Sequence[str], roles: Sequence[str], cells: Sequence[Sequence[tuple[str, str]]],
-        corruption: str, direction: str,
-    ) -> Tensor:  # fmt: skip
-        """(cells, n) likelihoods of some documents."""
+    def _slice(self, rows: slice, asks: Sequence[Ask], sites: Sequence[str], roles: Sequence[str]) -> list[Tensor]:
+        """(cells, n) likelihoods of some documents, for every ask."""
         where = {role: self.where[role][rows] for role in roles}
-        base, source = self.batches[corruption][rows], self.clean[rows]
-        if direction == "destroy":
-            base, source = source, base
-        values = read(self.model, source, sites, where).values
-        if direction == "control":  # the clean run of the next document
+        batches = {"": self.clean[rows]} | {ask.corruption: self.batches[ask.corruption][rows] for ask in asks}
+        known = {name: read(self.model, batch, sites, where) for name, batch in batches.items()}
+        return [self._answered(ask, batches, known, where) for ask in asks]
+
+    def _answered(
+        self, ask: Ask, batches: Mapping[str, Batch], known: Mapping[str, Reading], where: Mapping[str, Tensor]
+    ) -> Tensor:
+        base, source = ("", ask.corruption) if ask.direction == "destroy" else (ask.corruption, "")
+        values = known[source].values
+        if ask.direction == "control":  # the clean run of the next document
             values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
 
         def edits(site: str, role: str) -> Edit:
             return Take(values[site][role])
 
+        cells = [((site, role),) for site in ask.sites for role in ask.roles]
         if isinstance(self.model, LM):
-            return run_cells(self.model, base, edits, cells, where, self.budget)[1]
-        return one_by_one(self.model, base, edits, cells, where)[1]
-
-    def _likelihood(self, batch: Batch) -> Floats:
-        parts = [likelihood(self.model, batch[rows]).numpy() for rows in self.slices]
-        return np.concatenate(parts) if parts else np.empty(0)
+            return run_cells(self.model, batches[base], edits, cells, where, self.budget, known=known[base])[1]
+        return one_by_one(self.model, batches[base], edits, cells, where)[1]
 
 
 def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
