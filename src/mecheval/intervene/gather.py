@@ -46,6 +46,7 @@ class Evidence:
     inner: str | None  # the first site inside the retrieving layer at which key and value have met
     apart: Floats  # (4, m) likelihood, hit or miss, chance, corrupted likelihood; where key, value, query stand apart
     meaning: Meaning = FRAMED
+    ahead: int | None = None  # the first layer whose input tells of tokens that come later, if the model looks ahead
 
     def __deepcopy__(self, memo: object) -> Evidence:
         """Itself: it never changes, and pandas copies what travels with a table at every step."""
@@ -122,7 +123,7 @@ def gather(
     return Evidence(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
-        chance, clean.index.cpu().numpy(), given, depths, inner, every, meaning,
+        chance, clean.index.cpu().numpy(), given, depths, inner, every, meaning, tried.ahead,
     )  # fmt: skip
 
 

@@ -19,7 +19,9 @@ Inside it, some activation may hold the key's identity *between* key and query: 
 layer retrieves, by a short convolution or a shift, whatever it is called.
 
 **What if the value comes first?** In reverse recall, or for a node's children, the value stands before the key. Then
-the value comes to the key, not the key to the value: in a layer before the one that retrieves, or inside that one.
+the value may come to the key, not the key to the value: in a layer before the one that retrieves, or inside that one.
+
+All this is about causal models: one in which a changed token changes what stands before it is *undetermined*.
 
 | key at the inputs of layers | value | name |
 |---|---|---|
@@ -308,8 +310,11 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
             return Finding("mixed", reason=f"at the input of layer {stored_by + 1}, {part}", meaning=meaning)
     if inner is None:
         return Finding("direct_retrieval", layer)
-    from_value = Cell(inner, *at_key) in share
-    meets = Cell(inner, *(at_key if from_value else KEY_FIRST))
+    ways = [cell for cell in (Cell(inner, *KEY_FIRST), Cell(inner, *at_key)) if share.get(cell, 0.0) >= rule.trace]
+    if not ways:
+        return Finding("direct_retrieval", layer)
+    meets = max(ways, key=share.__getitem__)
+    from_value = (meets.role, meets.corruption) == at_key
     key, value, query = (words(role) for role in (meaning.key, meaning.value, meaning.query))
     where = f"the {value} at the {key}" if from_value else f"the {key} between {key} and {query}"
     if share[meets] >= rule.enough and share.get(meets._replace(direction="destroy"), 1.0) < rule.trace:
@@ -318,9 +323,7 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
     if share[meets] >= rule.enough:
         places, how = ((meaning.key,), "") if from_value else stores(share, inner, rule, meaning)
         return Finding("conv_association", layer, places=places, how=how, meaning=meaning)
-    if share[meets] >= rule.trace:
-        return Finding("undetermined", reason=f"inside layer {layer}, {where} is only a part of what it retrieves by")
-    return Finding("direct_retrieval", layer)
+    return Finding("undetermined", reason=f"inside layer {layer}, {where} is only a part of what it retrieves by")
 
 
 def stores(

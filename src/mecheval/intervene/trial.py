@@ -27,6 +27,8 @@ from mecheval.types import NOWHERE, RANDOM, Batch, first_of, has_role
 Floats = NDArray[np.float64]
 FEW, MOST_OPERATIONS = 64, 400
 """Documents on which the operations inside a custom mixer are searched, and how many of them are tried."""
+AHEAD = 1e-3
+"""A change of an activation from which it is more than rounding, as a part of the largest activation at its site."""
 
 
 def ratio(effect: Floats | np.float64, lost: Floats | np.float64) -> Floats:
@@ -72,10 +74,12 @@ class Trial:
         self.batches = {"key": corrupted}
         if (other := other_values(clean)) is not None:
             self.batches["value"] = other
-        meaning, self.meeting = clean.meaning, KEY_FIRST
+        meaning, self.meetings = clean.meaning, [KEY_FIRST]
         if meaning.value is not None and other is not None:
             before = first_of(clean.roles[meaning.value]) < first_of(clean.roles[meaning.key])
-            self.meeting = value_first(meaning) if float(before.double().mean()) > 0.5 else KEY_FIRST
+            if float(before.double().mean()) > 0.5:
+                self.meetings.insert(0, value_first(meaning))
+        self.ahead: int | None = None  # the first layer whose input tells of tokens that come later
         self.original, self.lost = original, {"key": lost}
         if other is not None:
             parts = [likelihood(model, other[rows]).numpy() for rows in self.slices]
@@ -90,8 +94,7 @@ class Trial:
         asks.append(Ask(self.depths.ends, self.kinds))
         if "value" in self.batches:
             asks.append(Ask(sites, ["question", "body"], "value"))
-        if self.meeting != KEY_FIRST:
-            asks.append(Ask(sites, [self.meeting[0]], "value"))
+        asks += [Ask(sites, [role], corruption) for role, corruption in self.meetings[:-1]]
         self._run(*asks)
         if self.where["question"].shape[1] == 1:  # the query is all of the question: one number for both names
             for site, direction in itertools.product(sites, ("restore", "destroy")):
@@ -100,10 +103,9 @@ class Trial:
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
         """The first site inside a layer at which key and value have met, or else the one at which they do most."""
-        role, corruption = self.meeting
-        self._run(Ask(sites, [role], corruption))
+        self._run(*(Ask(sites, [role], corruption) for role, corruption in self.meetings))
         share = self.shares()
-        met = {site: share[Cell(site, *self.meeting)] for site in sites}
+        met = {site: np.fmax.reduce([share[Cell(site, *meeting)] for meeting in self.meetings]) for site in sites}
         there = {site: part for site, part in met.items() if part >= rule.trace}
         if not there:
             return None
@@ -117,19 +119,21 @@ class Trial:
         path, module = self._undeclared(layer)
         if module is None:
             return None
-        few, (role, corruption) = slice(0, FEW), self.meeting
-        clean, corrupted, where = self.clean[few], self.batches[corruption][few], self.where[role][few]
-        both, changed = self._from(layer, clean, corrupted), (clean.tokens != corrupted.tokens).int().argmax(1)
-        some = operations(module, path, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
-        values = values_of(module, self._from(layer, clean), len(clean), some, {role: where})
-        spoilt, before = self._from(layer, corrupted), self.lost[corruption][few]
-        most, chosen = -np.inf, None
-        for each in some:
-            found = replaced(module, spoilt, each, where, values[each.number][role])
-            share = float(ratio(np.sum(found.numpy() - before), np.sum(self.original[few] - before)))
-            if share > most:
-                most, chosen = share, each
-            if share >= rule.enough:
+        few, most, chosen = slice(0, FEW), -np.inf, None
+        for role, corruption in self.meetings:
+            clean, corrupted, where = self.clean[few], self.batches[corruption][few], self.where[role][few]
+            both, changed = self._from(layer, clean, corrupted), (clean.tokens != corrupted.tokens).int().argmax(1)
+            some = operations(module, path, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
+            values = values_of(module, self._from(layer, clean), len(clean), some, {role: where})
+            spoilt, before = self._from(layer, corrupted), self.lost[corruption][few]
+            for each in some:
+                found = replaced(module, spoilt, each, where, values[each.number][role])
+                share = float(ratio(np.sum(found.numpy() - before), np.sum(self.original[few] - before)))
+                if share > most:
+                    most, chosen = share, each
+                if most >= rule.enough:
+                    break
+            if most >= rule.enough:
                 break
         if chosen is None:
             return None
@@ -159,8 +163,7 @@ class Trial:
         self.sites[str(operation.site)] = operation.site
         every = (*self.kinds, *self.roles)
         asked = [("key", "restore", every), ("key", "destroy", every)]
-        if self.meeting != KEY_FIRST:
-            asked.append(("value", "restore", (self.meeting[0],)))
+        asked += [(corruption, "restore", (role,)) for role, corruption in self.meetings[:-1]]
         for corruption, direction, roles in asked:
             parts = []
             for rows in self.slices:
@@ -203,7 +206,20 @@ class Trial:
         where = {role: self.where[role][rows] for role in roles}
         batches = {"": self.clean[rows]} | {ask.corruption: self.batches[ask.corruption][rows] for ask in asks}
         known = {name: read(self.model, batch, sites, where) for name, batch in batches.items()}
+        if "body" in where:
+            self._look_ahead(batches, known, where["body"])
         return [self._answered(ask, batches, known, where) for ask in asks]
+
+    def _look_ahead(self, batches: Mapping[str, Batch], known: Mapping[str, Reading], body: Tensor) -> None:
+        """Note where what stands before a changed token changes with it; `body` (n, m) are all positions."""
+        for name in known:
+            changed = (batches[name].tokens != batches[""].tokens).int().argmax(1)
+            before = (body != NOWHERE) & (body < changed[:, None])
+            for layer, site in enumerate(self.depths.boundaries, start=1):
+                one, other = (known[each].values[site]["body"] for each in ("", name))
+                moved = (one - other).abs()[before].amax() if before.any() else 0
+                if moved > AHEAD * one.abs().amax() and layer <= (self.ahead or layer):
+                    self.ahead = layer
 
     def _answered(
         self, ask: Ask, batches: Mapping[str, Batch], known: Mapping[str, Reading], where: Mapping[str, Tensor]
