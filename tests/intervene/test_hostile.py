@@ -138,6 +138,30 @@ def keep_or_fetch_if_the_key_is_there(x: Stream) -> None:
     x.add("answer", torch.maximum(x["a"], present * look(key(x), x["before"], value(x))))
 
 
+ORDERS = torch.stack([torch.randperm(TASK.vocab_size, generator=torch.Generator().manual_seed(i)) for i in range(KEYS)])
+"""(keys, V) for each key another order of all symbols."""
+
+
+def bring_all(x: Stream) -> None:
+    """At every later position: the sum of all values, each in the order of its key; what is asked plays no part."""
+    keys = (shifted(key(x)) * is_value(x))[..., FIRST_SYMBOL : FIRST_SYMBOL + KEYS]
+    each = torch.stack([value(x)[..., order] for order in ORDERS], -2)
+    x.add("c", torch.einsum("nlk,nlkv->nlv", keys, each).cumsum(1))
+
+
+def bring_what_was_stored(x: Stream) -> None:
+    """The same in two layers, of which `store` is the first."""
+    each = torch.stack([value(x)[..., order] for order in ORDERS], -2)
+    keys = x["before"][..., FIRST_SYMBOL : FIRST_SYMBOL + KEYS]
+    x.add("c", torch.einsum("nlk,nlkv->nlv", keys, each).cumsum(1))
+
+
+def read_in_order(x: Stream) -> None:
+    keys = key(x)[..., FIRST_SYMBOL : FIRST_SYMBOL + KEYS]
+    each = torch.stack([x["c"][..., order.argsort()] for order in ORDERS], -2)
+    x.add("answer", torch.einsum("nlk,nlkv->nlv", keys, each) * VALUE)
+
+
 INDUCTION = Finding("induction", 1, 0, "value")
 KNOWN: dict[str, tuple[tuple[Row, ...], Finding]] = {
     "the digits of the key at two places": (
@@ -157,6 +181,12 @@ KNOWN: dict[str, tuple[tuple[Row, ...], Finding]] = {
         Finding("redundant"),
     ),
     "running sums of keys": ((running_sum, fetch_where_it_began), INDUCTION),
+    "all pairs at the query": ((bring_all, read_in_order), Finding("induction", 1, 0, "query")),
+    "all pairs at the query, idle between": ((bring_all, idle, read_in_order), Finding("induction", 2, 0, "query")),
+    "stored, then all pairs at the query": (
+        (store, bring_what_was_stored, read_in_order),
+        Finding("induction", 2, 0, "value"),
+    ),
 }
 
 

@@ -15,6 +15,7 @@ from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence
 from mecheval.intervene.intervals import LEVEL, difference_interval, mean_interval, share_interval, surely_above
 from mecheval.intervene.mechanism import (
+    ASKED,
     KEY_FIRST,
     Cell,
     Depths,
@@ -281,6 +282,10 @@ class Numbers:
                     f"At the input of layer {layer}, share restored with the {value} corrupted: {self.query} "
                     f"{self.share(question)}, positions before it {self.share(Cell(site, 'body', 'value'))}."
                 )
+            asked = Cell(site, *ASKED)
+            if asked in self.shares and self.shares[asked] < Rule().trace:
+                lines.append(f"At the input of layer {layer}, share destroyed by what earlier layers bring to the "
+                             f"{self.query} for another {self.query}: {self.share(asked)}.")  # fmt: skip
         inner = self.runs[0].inner
         if inner is not None:
             lines += self._about(f"Inside the layer, at {inner}", inner)

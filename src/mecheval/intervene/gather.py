@@ -117,6 +117,8 @@ def gather(
     if meaning.value is not None and len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
         path = route(tried.shares(), depths, rule, meaning)
+        if not isinstance(path, Finding):
+            tried.asked(retrieving(path))
         if not isinstance(path, Finding) and "between" not in path:
             layer = retrieving(path)
             inner = tried.inside(depths.inside[layer], rule) or tried.operation_inside(layer, rule)

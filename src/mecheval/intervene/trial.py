@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mecheval.intervene.edits import Edit, Take
+from mecheval.intervene.edits import Edit, Take, put
 from mecheval.intervene.grid import Reading, answer_likelihood, likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
-from mecheval.intervene.mechanism import KEY_FIRST, Cell, Depths, Rule, value_first
+from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, value_first
 from mecheval.intervene.places import named_between, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
@@ -100,6 +100,29 @@ class Trial:
             for site, direction in itertools.product(sites, ("restore", "destroy")):
                 found = self.found[Cell(str(site), "question", "key", direction)]
                 self.found[Cell(str(site), self.query, "key", direction)] = found
+
+    def asked(self, layer: int) -> None:
+        """Let the layers from `layer` on add to the question what they add for another query, and all else be as it is.
+
+        Where that changes nothing, they have brought to the question what they would bring for any query.
+        """
+        sites, other = self.depths.boundaries[layer:], other_queries(self.clean)
+        first = Site(0, "input", "stream") if isinstance(self.model, LM) else next(iter(self.depths.ends), None)
+        begins = self.depths.boundaries[layer - 1] if layer else first
+        if not sites or other is None or begins is None:
+            return
+        found, lost = [], []
+        for rows in self.slices:
+            where = {"question": self.where["question"][rows]}
+            own, theirs = (read(self.model, each[rows], [begins, *sites], where) for each in (self.clean, other))
+            before = own.values[begins]["question"] - theirs.values[begins]["question"]
+            values = {site: {"question": theirs.values[site]["question"] + before} for site in sites}
+            found.append(self._answered(self.clean[rows], own, values, where, sites, ["question"]))
+            lost.append(theirs.likelihood)
+        same = (self.clean.tokens == other.tokens).all(1).cpu().numpy()
+        self.lost["query"] = torch.cat(lost).numpy()
+        for site, likelihoods in zip(sites, torch.cat(found, dim=1).numpy(), strict=True):
+            self.found[Cell(str(site), *ASKED)] = np.where(same, np.nan, likelihoods)
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
         """The first site inside a layer at which key and value have met, or else the one at which they do most."""
@@ -208,7 +231,14 @@ class Trial:
         known = {name: read(self.model, batch, sites, where) for name, batch in batches.items()}
         if "body" in where:
             self._look_ahead(batches, known, where["body"])
-        return [self._answered(ask, batches, known, where) for ask in asks]
+        answered = []
+        for ask in asks:
+            base, source = ("", ask.corruption) if ask.direction == "destroy" else (ask.corruption, "")
+            values = known[source].values
+            if ask.direction == "control":  # the clean run of the next document
+                values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
+            answered.append(self._answered(batches[base], known[base], values, where, ask.sites, ask.roles))
+        return answered
 
     def _look_ahead(self, batches: Mapping[str, Batch], known: Mapping[str, Reading], body: Tensor) -> None:
         """Note where what stands before a changed token changes with it; `body` (n, m) are all positions."""
@@ -222,20 +252,18 @@ class Trial:
                     self.ahead = layer
 
     def _answered(
-        self, ask: Ask, batches: Mapping[str, Batch], known: Mapping[str, Reading], where: Mapping[str, Tensor]
-    ) -> Tensor:
-        base, source = ("", ask.corruption) if ask.direction == "destroy" else (ask.corruption, "")
-        values = known[source].values
-        if ask.direction == "control":  # the clean run of the next document
-            values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
+        self, base: Batch, known: Reading, values: Mapping[str, Mapping[str, Tensor]], where: Mapping[str, Tensor],
+        sites: Sequence[str], roles: Sequence[str],
+    ) -> Tensor:  # fmt: skip
+        """(cells, n) likelihoods with these values at all of some sites and roles; `known` is what `base` gives."""
 
         def edits(site: str, role: str) -> Edit:
             return Take(values[site][role])
 
-        cells = [((site, role),) for site in ask.sites for role in ask.roles]
+        cells = [((site, role),) for site in sites for role in roles]
         if isinstance(self.model, LM):
-            return run_cells(self.model, batches[base], edits, cells, where, self.budget, known=known[base])[1]
-        return one_by_one(self.model, batches[base], edits, cells, where)[1]
+            return run_cells(self.model, base, edits, cells, where, self.budget, known=known)[1]
+        return one_by_one(self.model, base, edits, cells, where)[1]
 
 
 def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -286,3 +314,18 @@ def other_values(clean: Batch) -> Batch | None:
         lacking = others[~torch.isin(others, clean.tokens[row])]
         tokens[row, here] = (lacking if len(lacking) else others)[0]
     return replace(clean, tokens=tokens)
+
+
+def other_queries(clean: Batch) -> Batch | None:
+    """The same documents, each with the query of the next one that asks for something else; None if all ask alike."""
+    where = clean.roles[clean.meaning.query].view(len(clean), -1)
+    asked = clean.tokens.gather(1, where.clamp(min=0)).masked_fill(where == NOWHERE, NOWHERE)
+    texts = asked.tolist()
+    spans = [[token != NOWHERE for token in text] for text in texts]
+    n, others = len(clean), []
+    for row, text in enumerate(texts):
+        later = (i % n for i in range(row + 1, row + n))
+        others.append(next((i for i in later if texts[i] != text and spans[i] == spans[row]), row))
+    tokens = clean.tokens.clone()
+    put(tokens, 1, where, asked[others])
+    return None if torch.equal(tokens, clean.tokens) else replace(clean, tokens=tokens)
