@@ -8,7 +8,7 @@ outcomes; so the classical intervals stand beside ours.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,27 +17,28 @@ from numpy.typing import NDArray
 from mecheval.intervene.intervals import difference_interval, mean_interval, share_interval, surely_above
 
 Floats = NDArray[np.float64]
-Draw = Callable[[np.random.Generator, float, tuple[int, ...]], Floats]
+Share = float | Floats  # of all samples, or (repetitions, 1) of each
+Draw = Callable[[np.random.Generator, Share, tuple[int, ...]], Floats]
 Interval = Callable[[Floats, Floats], tuple[Floats, Floats]]
 
 REPETITIONS = 4000
 COUNTS = (16, 64, 256)
 SHARES = (0.02, 0.5, 0.98)
 BANDS = {"near 0": (0.01, 0.06), "near 0.5": (0.45, 0.55), "near 1": (0.94, 0.99)}
-"""Shares over which the exact coverage of right-or-wrong documents is averaged, since it jumps from share to share."""
+"""Neighbourhoods from which the share of every sample is drawn, since coverage of few outcomes jumps with the share."""
 FRESH = (0.05, 0.3, 0.9, 0.99)
 """More shares; those from 0.9 on were looked at, too, when `intervals.CARRIED` was chosen."""
 
 
-def beta(rng: np.random.Generator, share: float, size: tuple[int, ...], nu: float) -> Floats:
+def beta(rng: np.random.Generator, share: Share, size: tuple[int, ...], nu: float) -> Floats:
     return rng.beta(nu * share, nu * (1 - share), size)
 
 
-def tight(rng: np.random.Generator, share: float, size: tuple[int, ...], sd: float) -> Floats:
+def tight(rng: np.random.Generator, share: Share, size: tuple[int, ...], sd: float) -> Floats:
     return share + sd * rng.standard_normal(size)
 
 
-def right_or_wrong(rng: np.random.Generator, share: float, size: tuple[int, ...]) -> Floats:
+def right_or_wrong(rng: np.random.Generator, share: Share, size: tuple[int, ...]) -> Floats:
     return (rng.random(size) < share).astype(np.float64)
 
 
@@ -48,18 +49,28 @@ KINDS: dict[str, Draw] = {
     "normal, sd 0.02": partial(tight, sd=0.02),
     "normal, sd 0.005": partial(tight, sd=0.005),
     "restored or not": right_or_wrong,
+    "Beta, ν = 0.1": partial(beta, nu=0.1),
+    "Beta, ν = 0.5": partial(beta, nu=0.5),
+    "Beta, ν = 1": partial(beta, nu=1),
 }
 """Shares of single documents; their gaps are Beta(4, 2)."""
 
 
 def coverage(
-    interval: Interval, kind: str, share: float, n: int, repetitions: int = REPETITIONS, seed: int = 0
-) -> tuple[float, float, float]:
-    """How often the interval holds the true share, how often it lies above it, and its mean width."""
-    rng = np.random.default_rng([seed, list(KINDS).index(kind), n, round(1e4 * share)])
+    interval: Interval, kind: str, share: float | tuple[float, float], n: int, repetitions: int = REPETITIONS,
+    seed: int = 0,
+) -> tuple[float, float, float]:  # fmt: skip
+    """How often the interval holds the true share, how often it lies above it, and its mean width.
+
+    For a band of shares, that of each sample is drawn from it.
+    """
+    first, last = share if isinstance(share, tuple) else (share, share)
+    rng = np.random.default_rng([seed, list(KINDS).index(kind), n, round(1e4 * first)])
     gap = rng.beta(4, 2, (repetitions, n))
-    low, high = interval(KINDS[kind](rng, share, gap.shape) * gap, gap)
-    return float(np.mean((low <= share) & (share <= high))), float(np.mean(low > share)), float(np.mean(high - low))
+    true = rng.uniform(first, last, (repetitions, 1)) if last > first else np.full((repetitions, 1), first)
+    low, high = interval(KINDS[kind](rng, true, gap.shape) * gap, gap)
+    above, below = low > true[:, 0], high < true[:, 0]
+    return float(np.mean(~above & ~below)), float(np.mean(above)), float(np.mean(high - low))
 
 
 def percentile_bootstrap(attribution: Floats, gap: Floats, resamples: int = 1000) -> tuple[Floats, Floats]:
@@ -165,13 +176,17 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     print(flush=True)
 
 
+def table(shares: Mapping[str, float | tuple[float, float]], seed: int = 0) -> None:
+    cells = [(name, share, n) for name, share in shares.items() for n in COUNTS]
+    markdown(
+        ["documents", *(f"{name}, n {n}" for name, _, n in cells)],
+        [[kind, *(coverage(share_interval, kind, *cell, seed=seed)[0] for _, *cell in cells)] for kind in KINDS],
+    )
+
+
 def main(seed: int = 0) -> None:
-    for shares in (SHARES, FRESH):
-        cells = [(share, n) for share in shares for n in COUNTS]
-        markdown(
-            ["documents", *(f"{share:g}, n {n}" for share, n in cells)],
-            [[kind, *(coverage(share_interval, kind, *cell, seed=seed)[0] for cell in cells)] for kind in KINDS],
-        )
+    table(BANDS, seed)
+    table({f"{share:g}": share for share in (*SHARES, *FRESH)}, seed)
     cells = [(share, n) for share in (0.5, 0.98) for n in (16, 64)]
     for kind in ("Beta, ν = 2", "Beta, ν = 20", "normal, sd 0.02", "restored or not"):
         rows: list[Sequence[object]] = []

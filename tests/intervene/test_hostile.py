@@ -138,6 +138,30 @@ def keep_or_fetch_if_the_key_is_there(x: Stream) -> None:
     x.add("answer", torch.maximum(x["a"], present * look(key(x), x["before"], value(x))))
 
 
+ORDERS = torch.stack([torch.randperm(TASK.vocab_size, generator=torch.Generator().manual_seed(i)) for i in range(KEYS)])
+"""(keys, V) for each key another order of all symbols."""
+
+
+def bring_all(x: Stream) -> None:
+    """At every later position: the sum of all values, each in the order of its key; what is asked plays no part."""
+    keys = (shifted(key(x)) * is_value(x))[..., FIRST_SYMBOL : FIRST_SYMBOL + KEYS]
+    each = torch.stack([value(x)[..., order] for order in ORDERS], -2)
+    x.add("c", torch.einsum("nlk,nlkv->nlv", keys, each).cumsum(1))
+
+
+def bring_what_was_stored(x: Stream) -> None:
+    """The same in two layers, of which `store` is the first."""
+    each = torch.stack([value(x)[..., order] for order in ORDERS], -2)
+    keys = x["before"][..., FIRST_SYMBOL : FIRST_SYMBOL + KEYS]
+    x.add("c", torch.einsum("nlk,nlkv->nlv", keys, each).cumsum(1))
+
+
+def read_in_order(x: Stream) -> None:
+    keys = key(x)[..., FIRST_SYMBOL : FIRST_SYMBOL + KEYS]
+    each = torch.stack([x["c"][..., order.argsort()] for order in ORDERS], -2)
+    x.add("answer", torch.einsum("nlk,nlkv->nlv", keys, each) * VALUE)
+
+
 INDUCTION = Finding("induction", 1, 0, "value")
 KNOWN: dict[str, tuple[tuple[Row, ...], Finding]] = {
     "the digits of the key at two places": (
@@ -157,6 +181,12 @@ KNOWN: dict[str, tuple[tuple[Row, ...], Finding]] = {
         Finding("redundant"),
     ),
     "running sums of keys": ((running_sum, fetch_where_it_began), INDUCTION),
+    "all pairs at the query": ((bring_all, read_in_order), Finding("induction", 1, 0, "query")),
+    "all pairs at the query, idle between": ((bring_all, idle, read_in_order), Finding("induction", 2, 0, "query")),
+    "stored, then all pairs at the query": (
+        (store, bring_what_was_stored, read_in_order),
+        Finding("induction", 2, 0, "value"),
+    ),
 }
 
 
@@ -182,15 +212,55 @@ def fetch_value_first(x: Stream) -> None:
     x.add("answer", look(value(x), value(x), x["before"]))
 
 
+def join_after_the_pair(x: Stream) -> None:
+    """Inside one layer, key and value come together one token after both."""
+    x.add("answer", look(value(x), shifted(value(x)), shifted(key(x), 2)))
+
+
+def store_after_the_pair(x: Stream) -> None:
+    x.add("before", shifted(value(x)))
+    x.add("c", shifted(key(x), 2))
+
+
+def fetch_after_the_pair(x: Stream) -> None:
+    x.add("answer", look(value(x), x["before"], x["c"]))
+
+
 @pytest.mark.parametrize(
-    ("rows", "finding"),
+    ("rows", "finding", "said"),
     [
-        ((join_value_first, idle), Finding("conv_association", 0)),
-        ((store_value_first, fetch_value_first), Finding("induction", 1, 0, "key")),
+        ((join_value_first, idle), Finding("conv_association", 0), "layer 0 joins key and value at the key,"),
+        ((store_value_first, fetch_value_first), Finding("induction", 1, 0, "key"), "stores the value at the key,"),
+        ((join_after_the_pair, idle), Finding("conv_association", 0), "at the second position after the value,"),
+        (
+            (store_after_the_pair, fetch_after_the_pair),
+            Finding("induction", 1, 0, "value+2"),
+            "layer 0 stores the key at the second position after the value,",
+        ),
     ],
 )
-def test_a_value_that_comes_first_comes_to_its_key(rows: tuple[Row, ...], finding: Finding) -> None:
-    assert judged(Program(REVERSE, *rows), REVERSE, n=40).finding == finding
+def test_a_value_that_comes_first_comes_to_its_key_or_both_come_together_after_it(
+    rows: tuple[Row, ...], finding: Finding, said: str
+) -> None:
+    found = judged(Program(REVERSE, *rows), REVERSE, n=40).finding
+    assert found == finding
+    assert said in str(found)
+
+
+def look_ahead(x: Stream) -> None:
+    """At every key stands the value that comes after it."""
+    x.add("c", F.pad(value(x)[:, 1:], (0, 0, 0, 1)))
+
+
+def fetch_at_the_key(x: Stream) -> None:
+    x.add("answer", look(key(x), key(x), x["c"]))
+
+
+def test_a_model_that_looks_ahead_has_no_name() -> None:
+    """Its answers are causal, its activations are not: layer 0 associates, so layer 1 does not do both."""
+    found = judged(Program(TASK, look_ahead, fetch_at_the_key), TASK, n=40).finding
+    assert found.label == "undetermined"
+    assert found.reason == "the model looks ahead: at the input of layer 1, a token changes what stands before it"
 
 
 class Turned(nn.Module):

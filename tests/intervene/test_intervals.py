@@ -158,6 +158,15 @@ def test_coverage_is_what_the_level_says(share: float, n: int) -> None:
         assert 0.93 - slack < held < 0.975 + slack, kind
 
 
+def test_coverage_of_documents_that_are_nearly_all_or_nothing() -> None:
+    """Between graded documents and those that are all or nothing there is no step at which intervals grow too wide."""
+    slack = 2.5 * (0.025 * 0.975 / 2000) ** 0.5
+    kinds = ("Beta, ν = 0.1", "Beta, ν = 0.5", "Beta, ν = 1")
+    held = [coverage(share_interval, kind, band, 16, 2000, seed=7)[0] for kind in kinds for band in BANDS.values()]
+    assert 0.93 - slack < min(held) < max(held) < 0.975 + slack
+    assert 0.955 < sum(held) / len(held) < 0.9665
+
+
 @pytest.mark.parametrize(("n", "worst"), [(16, 0.91), (64, 0.93), (256, 0.93)])
 def test_right_or_wrong_documents_are_covered_around_every_share(n: int, worst: float) -> None:
     """Only n + 1 outcomes exist, so coverage jumps with the share: bands tell its level, single shares its worst."""

@@ -33,6 +33,7 @@ MARKS = {
     ("key", "control"): ("key: from another document", vl.OTHER_HUES[2], "cross"),
     ("value", "restore"): ("value: restored", vl.HUES["delta_net"], "diamond"),
     ("value", "destroy"): ("value: destroyed", vl.HUES["hyena"], "triangle-up"),
+    ("query", "destroy"): ("query: brought for another", vl.HUES["h3"], "triangle-down"),
 }
 """Name, colour and shape of each corruption and direction that a verdict looks at."""
 WIDTH, LINE = 300, 30

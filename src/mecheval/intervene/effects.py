@@ -95,6 +95,8 @@ def interchange(
     """
     import pandas as pd
 
+    from mecheval.intervene.table import Effects
+
     check_same(clean, corrupted)
     directions = ["restore", "destroy"] if direction == "both" else [direction]
     for name in directions:
@@ -106,7 +108,8 @@ def interchange(
     if joint is not None:
         where |= before_the_answer(clean, positions(clean, [role for _, role in joint if role not in where], seed))
     with evaluating(model):
-        found = [_both(model, clean, corrupted, asked, where, joint, name, budget_mb) for name in directions]
+        wanted = directions if asked or joint is not None or per_document else []  # else only the evidence is
+        found = [_both(model, clean, corrupted, asked, where, joint, name, budget_mb) for name in wanted]
         decides = depths or (depths_of(model.sites()) if isinstance(model, LM) else None)
         evidence = None
         about_keys = corruption_of(clean, corrupted) in ("key", "other")  # what a verdict is about
@@ -115,7 +118,7 @@ def interchange(
             own, base = cut_after_prediction(clean), cut_after_prediction(corrupted)
             evidence = gather(model, own, base, decides, int(budget_mb * 2**20), at_once, seed)
     tables = [rows_of_documents(each, clean.index) if per_document else summarise(each) for each in found]
-    frame = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+    frame = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0] if tables else Effects([])
     if not per_document:
         frame.attrs = {EVIDENCE: evidence}
     return frame

@@ -15,6 +15,7 @@ from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence
 from mecheval.intervene.intervals import LEVEL, difference_interval, mean_interval, share_interval, surely_above
 from mecheval.intervene.mechanism import (
+    ASKED,
     KEY_FIRST,
     Cell,
     Depths,
@@ -242,6 +243,9 @@ class Numbers:
             if lost.mean() < rule.learnt:
                 which = f"which {words(self.meaning.value)} stands with the {self.key}"
                 return Finding("not_learnt", reason=f"the answer does not depend on {which}")
+        if layers := [run.ahead for run in self.runs if run.ahead is not None]:
+            where = f"at the input of layer {min(layers)}, a token changes what stands before it"
+            return Finding("undetermined", reason=f"the model looks ahead: {where}")
         return None
 
     def verdict(self, found: Finding, agreement: float | None) -> Verdict:
@@ -278,18 +282,22 @@ class Numbers:
                     f"At the input of layer {layer}, share restored with the {value} corrupted: {self.query} "
                     f"{self.share(question)}, positions before it {self.share(Cell(site, 'body', 'value'))}."
                 )
+            asked = Cell(site, *ASKED)
+            if asked in self.shares and self.shares[asked] < Rule().trace:
+                lines.append(f"At the input of layer {layer}, share destroyed by what earlier layers bring to the "
+                             f"{self.query} for another {self.query}: {self.share(asked)}.")  # fmt: skip
         inner = self.runs[0].inner
         if inner is not None:
             lines += self._about(f"Inside the layer, at {inner}", inner)
         elif found.label == "direct_retrieval":
-            at_key = value_first(self.meaning)
-            from_value = any(Cell(cell.site, *at_key) == cell for cell in self.cells)
-            where = at_key if from_value else KEY_FIRST
-            inside = [cell for cell in self.cells if cell == Cell(cell.site, *where) and cell.site not in
-                      self.runs[0].depths.boundaries]  # fmt: skip
+            ways = (KEY_FIRST, value_first(self.meaning))
+            inside = [cell for cell in self.cells if cell.site not in self.runs[0].depths.boundaries
+                      and (cell.role, cell.corruption) in ways and cell.direction == "restore"]  # fmt: skip
             if inside:
                 most = max(inside, key=lambda cell: self.shares[cell])
-                named = f"at the {self.key}" if from_value else f"between {self.key} and {self.query}"
+                named = f"between {self.key} and {self.query}"
+                if any((cell.role, cell.corruption) == ways[1] for cell in inside):
+                    named = f"at the {self.key}, or {named},"
                 lines.append(f"Inside the layer, no activation {named} restores more than {self.shares[most]:.2f} "
                              f"({most.site}).")  # fmt: skip
             else:

@@ -46,6 +46,7 @@ class Evidence:
     inner: str | None  # the first site inside the retrieving layer at which key and value have met
     apart: Floats  # (4, m) likelihood, hit or miss, chance, corrupted likelihood; where key, value, query stand apart
     meaning: Meaning = FRAMED
+    ahead: int | None = None  # the first layer whose input tells of tokens that come later, if the model looks ahead
 
     def __deepcopy__(self, memo: object) -> Evidence:
         """Itself: it never changes, and pandas copies what travels with a table at every step."""
@@ -104,25 +105,33 @@ def gather(
     given, whole, spoilt = len(clean), clean[apart], corrupted[apart]
     clean, corrupted = clean[rows], corrupted[rows]
     chance = chance_of(clean)
-    tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
     slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
-    found, hits, lost = (
-        np.concatenate([*(likelihood(model, batch[some], measure).numpy() for some in slices), np.empty(0)])
-        for batch, measure in ((whole, answer_likelihood), (whole, right), (spoilt, answer_likelihood))
+    (found, hits), (lost, _) = (
+        np.concatenate([*(likelihood(model, batch[some], _both).numpy() for some in slices), np.empty((2, 0))], axis=1)
+        for batch in (whole, spoilt)
     )
     every = np.stack([found, hits, chance_of(whole), lost])
+    counts = torch.isin(apart.nonzero()[:, 0], rows).cpu().numpy()
+    tried = Trial(model, clean, corrupted, depths, budget, at_once, seed, found[counts], lost[counts])
     rule, inner = Rule(), None
     if meaning.value is not None and len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries()
         path = route(tried.shares(), depths, rule, meaning)
+        if not isinstance(path, Finding):
+            tried.asked(retrieving(path))
         if not isinstance(path, Finding) and "between" not in path:
             layer = retrieving(path)
             inner = tried.inside(depths.inside[layer], rule) or tried.operation_inside(layer, rule)
     return Evidence(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
-        chance, clean.index.cpu().numpy(), given, depths, inner, every, meaning,
+        chance, clean.index.cpu().numpy(), given, depths, inner, every, meaning, tried.ahead,
     )  # fmt: skip
+
+
+def _both(logits: Tensor, answers: Tensor) -> Tensor:
+    """(2, n) how likely the answer is, and whether it is the likeliest."""
+    return torch.stack([answer_likelihood(logits, answers), right(logits, answers)])
 
 
 def _stand_apart(batch: Batch) -> tuple[Tensor, Tensor]:

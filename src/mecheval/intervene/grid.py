@@ -214,13 +214,13 @@ class Joint:
 @torch.no_grad()
 def run_cells(
     lm: LM, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int,
-    measure: Measure = answer_likelihood,
+    measure: Measure = answer_likelihood, known: Reading | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The fast way, for an `LM`: the numbers of `one_by_one` to rounding."""
+    """The fast way, for an `LM`: the numbers of `one_by_one` to rounding. `known` is a reading of `base`, if any."""
     at, answers = base.predict_at[:, 0], base.answers
     n, length = base.tokens.shape
     asked = list(dict.fromkeys(site for together in cells for site, _ in together))
-    unedited, values, inputs = read(lm, base, asked, where, measure)
+    unedited, values, inputs = known or read(lm, base, asked, where, measure)
     edited = unedited.expand(len(cells), n).clone()
     settled = lm.settled()
     every = {cell for together in cells for cell in together}

@@ -51,8 +51,8 @@ POINTS = 160
 """Points at which a Beta distribution is integrated; quantiles are then right to three digits."""
 CARRIED = 4
 """Degrees of freedom of the variance for each document that carries the distance from the nearer end; measured."""
-GRADED = 0.2
-"""Mean of x (1 - x), as a part of m (1 - m), from which documents no longer count as all or nothing; 0.15 to 0.3 do."""
+GRADED = 0.5
+"""Mean of x (1 - x), as a part of m (1 - m), from which documents no longer count as all or nothing; measured."""
 SMALLEST = 0.05
 """Smallest parameter of a Beta distribution; below it, its outer quantiles are the ends of the range."""
 

@@ -12,19 +12,23 @@ document change places, so that a particular other answer becomes right, and bot
 models retrieve a value and then check that the document has it; nothing changes for that check.) At the input of a
 layer, everything is either at the question or before it, and one of the two is taken from the clean document. If the
 question alone brings the clean answer back, the value has been retrieved. If only what lies before it does, the
-question holds a pointer to the pair, and a later layer fetches the value. If neither does, the answer takes both.
+question holds a pointer to the pair, and a later layer fetches the value. If neither does, the answer takes both. What
+a layer brings to the question whatever is asked has not been retrieved: all pairs are stored there, for a later layer.
 
 **How do they meet inside one layer?** If no layer stores the key, one layer takes it from the key to the question.
 Inside it, some activation may hold the key's identity *between* key and query: something has moved it there before the
 layer retrieves, by a short convolution or a shift, whatever it is called.
 
 **What if the value comes first?** In reverse recall, or for a node's children, the value stands before the key. Then
-the value comes to the key, not the key to the value: in a layer before the one that retrieves, or inside that one.
+the value may come to the key, not the key to the value: in a layer before the one that retrieves, or inside that one.
+
+All this is about causal models: one in which a changed token changes what stands before it is *undetermined*.
 
 | key at the inputs of layers | value | name |
 |---|---|---|
 | key .., between .., question .. | reaches the question with the key | induction |
 | key .., question .. | stands before the key, is at the key first | induction |
+| key .., question .. | with the key, the same for any query | induction, stored at the query |
 | key .., question .. | with the key; inside the layer, the key is between first | association by short convolution |
 | key .., question .. | with the key; inside the layer, the key is nowhere between | direct retrieval |
 | key .., question .. | with the key; inside the layer, the key is between first, and not needed there | redundant |
@@ -55,6 +59,9 @@ NO_NAME: tuple[Label, ...] = ("not_learnt", "undetermined")
 """Labels that name no mechanism."""
 KEY_FIRST = ("between", "key")
 """The role at which key and value meet inside a layer where the key stands first, and the corruption that shows it."""
+
+ASKED = ("question", "query", "destroy")
+"""Role, corruption and direction of what earlier layers add to the question for another query."""
 
 
 def value_first(meaning: Meaning) -> tuple[str, str]:
@@ -107,9 +114,7 @@ class Finding:
     def local(self) -> bool:
         """Whether all roles that hold the key lie within the reach of a short convolution."""
         near = (self.meaning.key, self.meaning.value)
-        return bool(self.places) and all(
-            place in (*near, "next_key") or place.partition("+")[0] in near for place in self.places
-        )
+        return bool(self.places) and all(place.partition("+")[0] in (*near, "next_key") for place in self.places)
 
     def __str__(self) -> str:
         stored = _stored(self.places or ((self.stored_at,) if self.stored_at else ()), self.how, self.meaning)
@@ -156,12 +161,9 @@ def words(role: str | None, meaning: Meaning = FRAMED) -> str:
     key, value, query = (spoken(str(name)) for name in (meaning.key, meaning.value, meaning.query))
     known = {"next_key": f"position after the {value}", "others": f"other positions between {key} and {query}"}
     base, _, steps = str(role).partition("+")
-    if steps in ORDINALS:
-        return f"{ORDINALS[steps]} position after the {words(base, meaning)}"
+    if steps in ("1", "2", "3"):
+        return f"{('first', 'second', 'third')[int(steps) - 1]} position after the {words(base, meaning)}"
     return known.get(str(role), spoken(str(role)))
-
-
-ORDINALS = {"1": "first", "2": "second", "3": "third"}
 
 
 @dataclass(frozen=True)
@@ -233,10 +235,8 @@ def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) 
     for layer, site in enumerate(depths.boundaries, start=1):
         kind = held_at(share, site, rule, meaning.kinds)
         if kind == "undetermined":
-            return Finding(
-                "undetermined",
-                reason=f"at the input of layer {layer} no kind of positions holds the {words(meaning.key)}",
-            )
+            reason = f"at the input of layer {layer} no kind of positions holds the {words(meaning.key)}"
+            return Finding("undetermined", reason=reason)
         if kind not in meaning.kinds:
             reason = f"at the input of layer {layer}, {SEVERAL[kind]}"
             enough = [each for each in meaning.kinds if share[Cell(site, each)] >= rule.enough]
@@ -285,19 +285,23 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
             break
         fetches += 1
         if place != "body":
-            asked = words(meaning.query)
-            how = {
-                "joint": f"the answer takes the {words(meaning.value)} both at the {asked} and before it",
-                "mixed": f"a part of the {words(meaning.value)} is at the {asked}, and a part is still before it",
-            }[place]
+            value, query = words(meaning.value), words(meaning.query)
+            how = f"a part of the {value} is at the {query}, and a part is still before it"
+            if place == "joint":
+                how = f"the answer takes the {value} both at the {query} and before it"
             return Finding(place, reason=f"at the input of layer {fetches}, {how}", meaning=meaning)
     if fetches > layer:
         return Finding("pointer", layer=fetches, found_by=layer, meaning=meaning)
+    rest = depths.boundaries[layer:]
+    asked = (i for i, site in enumerate(rest) if not share.get(Cell(site, *ASKED), 1.0) < rule.trace)
+    carried, layer = layer, layer + next(asked, len(rest))  # before, whatever is asked brings the same to the question
     if "between" in path:
         stored_by = path.index("between")
         places, how = stores(share, depths.boundaries[stored_by], rule, meaning)
         first = places[0] if places else "others"
         return Finding("induction", layer, stored_by, first, places=places, how=how, meaning=meaning)
+    if layer > carried:
+        return Finding("induction", layer, carried, meaning.query, meaning=meaning)
     at_key = value_first(meaning)
     for stored_by, site in enumerate(depths.boundaries[:layer]):
         there = share.get(Cell(site, *at_key), 0.0)
@@ -308,8 +312,11 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
             return Finding("mixed", reason=f"at the input of layer {stored_by + 1}, {part}", meaning=meaning)
     if inner is None:
         return Finding("direct_retrieval", layer)
-    from_value = Cell(inner, *at_key) in share
-    meets = Cell(inner, *(at_key if from_value else KEY_FIRST))
+    ways = [cell for cell in (Cell(inner, *KEY_FIRST), Cell(inner, *at_key)) if share.get(cell, 0.0) >= rule.trace]
+    if not ways:
+        return Finding("direct_retrieval", layer)
+    meets = max(ways, key=share.__getitem__)
+    from_value = (meets.role, meets.corruption) == at_key
     key, value, query = (words(role) for role in (meaning.key, meaning.value, meaning.query))
     where = f"the {value} at the {key}" if from_value else f"the {key} between {key} and {query}"
     if share[meets] >= rule.enough and share.get(meets._replace(direction="destroy"), 1.0) < rule.trace:
@@ -318,9 +325,7 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
     if share[meets] >= rule.enough:
         places, how = ((meaning.key,), "") if from_value else stores(share, inner, rule, meaning)
         return Finding("conv_association", layer, places=places, how=how, meaning=meaning)
-    if share[meets] >= rule.trace:
-        return Finding("undetermined", reason=f"inside layer {layer}, {where} is only a part of what it retrieves by")
-    return Finding("direct_retrieval", layer)
+    return Finding("undetermined", reason=f"inside layer {layer}, {where} is only a part of what it retrieves by")
 
 
 def stores(

@@ -290,6 +290,8 @@ def named_between(batch: Batch) -> dict[str, Tensor]:
     found = {}
     for role, places in positions(batch, [*(role for role in known if role), *after]).items():
         each = places.view(len(batch), -1)
+        if role == "next_key" and meaning.value in batch.roles:  # where the value stands first, not the one after it
+            each = torch.where(each == last_of(batch.roles[meaning.value])[:, None] + 1, each, NOWHERE)
         found[role] = torch.where((each > key) & (each < query), each, NOWHERE).view(places.shape)
     return found
 

@@ -6,16 +6,17 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mecheval.intervene.edits import Edit, Take
-from mecheval.intervene.grid import answer_likelihood, likelihood, one_by_one, read, run_cells
+from mecheval.intervene.edits import Edit, Take, put
+from mecheval.intervene.grid import Reading, answer_likelihood, likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
-from mecheval.intervene.mechanism import KEY_FIRST, Cell, Depths, Rule, value_first
+from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, value_first
 from mecheval.intervene.places import named_between, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
@@ -26,6 +27,8 @@ from mecheval.types import NOWHERE, RANDOM, Batch, first_of, has_role
 Floats = NDArray[np.float64]
 FEW, MOST_OPERATIONS = 64, 400
 """Documents on which the operations inside a custom mixer are searched, and how many of them are tried."""
+AHEAD = 1e-3
+"""A change of an activation from which it is more than rounding, as a part of the largest activation at its site."""
 
 
 def ratio(effect: Floats | np.float64, lost: Floats | np.float64) -> Floats:
@@ -41,12 +44,25 @@ def change(cell: Cell, edited: Floats, original: Floats, corrupted: Mapping[str,
     return effect, np.where(np.isnan(effect), np.nan, original - spoilt)
 
 
+class Ask(NamedTuple):
+    """Interventions at every one of some sites and roles."""
+
+    sites: Sequence[str]
+    roles: Sequence[str]
+    corruption: str = "key"
+    direction: str = "restore"
+
+
 class Trial:
-    """One model under interventions, which are run as the evidence asks for them."""
+    """One model under interventions, which are run as the evidence asks for them.
+
+    `original` and `lost` (n,) are likelihoods of the answer in the clean documents and in those with the key corrupted.
+    """
 
     def __init__(
-        self, model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int
-    ) -> None:
+        self, model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int,
+        original: Floats, lost: Floats,
+    ) -> None:  # fmt: skip
         self.model, self.clean, self.depths, self.budget = model, clean, depths, budget
         self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
         self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
@@ -58,67 +74,89 @@ class Trial:
         self.batches = {"key": corrupted}
         if (other := other_values(clean)) is not None:
             self.batches["value"] = other
-        meaning, self.meeting = clean.meaning, KEY_FIRST
+        meaning, self.meetings = clean.meaning, [KEY_FIRST]
         if meaning.value is not None and other is not None:
             before = first_of(clean.roles[meaning.value]) < first_of(clean.roles[meaning.key])
-            self.meeting = value_first(meaning) if float(before.double().mean()) > 0.5 else KEY_FIRST
-        self.original = self._likelihood(clean)
-        self.lost = {name: self._likelihood(batch) for name, batch in self.batches.items()}
+            if float(before.double().mean()) > 0.5:
+                self.meetings.insert(0, value_first(meaning))
+        self.ahead: int | None = None  # the first layer whose input tells of tokens that come later
+        self.original, self.lost = original, {"key": lost}
+        if other is not None:
+            parts = [likelihood(model, other[rows]).numpy() for rows in self.slices]
+            self.lost["value"] = np.concatenate([*parts, np.empty(0)])
         self.found: dict[Cell, Floats] = {}
         self.sites: dict[str, Site] = {}
 
     def boundaries(self) -> None:
         """Replace every kind of positions, and every one with a name, at the input of every layer but the first."""
-        sites = self.depths.boundaries
-        self._run(sites, [*self.kinds, *self.roles], "key", "restore")
-        self._run(sites, [*self.kinds, *self.roles], "key", "destroy")
-        self._run(sites, self.kinds, "key", "control")
-        self._run(self.depths.ends, self.kinds, "key", "restore")
+        sites, every = self.depths.boundaries, [*self.kinds, *self.roles]
+        asks = [Ask(sites, every), Ask(sites, every, "key", "destroy"), Ask(sites, self.kinds, "key", "control")]
+        asks.append(Ask(self.depths.ends, self.kinds))
+        if "value" in self.batches:
+            asks.append(Ask(sites, ["question", "body"], "value"))
+        asks += [Ask(sites, [role], corruption) for role, corruption in self.meetings[:-1]]
+        self._run(*asks)
         if self.where["question"].shape[1] == 1:  # the query is all of the question: one number for both names
             for site, direction in itertools.product(sites, ("restore", "destroy")):
                 found = self.found[Cell(str(site), "question", "key", direction)]
                 self.found[Cell(str(site), self.query, "key", direction)] = found
-        if "value" in self.batches:
-            self._run(sites, ["question", "body"], "value", "restore")
-        self._run_meeting(sites)
+
+    def asked(self, layer: int) -> None:
+        """Let the layers from `layer` on add to the question what they add for another query, and all else be as it is.
+
+        Where that changes nothing, they have brought to the question what they would bring for any query.
+        """
+        sites, other = self.depths.boundaries[layer:], other_queries(self.clean)
+        first = Site(0, "input", "stream") if isinstance(self.model, LM) else next(iter(self.depths.ends), None)
+        begins = self.depths.boundaries[layer - 1] if layer else first
+        if not sites or other is None or begins is None:
+            return
+        found, lost = [], []
+        for rows in self.slices:
+            where = {"question": self.where["question"][rows]}
+            own, theirs = (read(self.model, each[rows], [begins, *sites], where) for each in (self.clean, other))
+            before = own.values[begins]["question"] - theirs.values[begins]["question"]
+            values = {site: {"question": theirs.values[site]["question"] + before} for site in sites}
+            found.append(self._answered(self.clean[rows], own, values, where, sites, ["question"]))
+            lost.append(theirs.likelihood)
+        same = (self.clean.tokens == other.tokens).all(1).cpu().numpy()
+        self.lost["query"] = torch.cat(lost).numpy()
+        for site, likelihoods in zip(sites, torch.cat(found, dim=1).numpy(), strict=True):
+            self.found[Cell(str(site), *ASKED)] = np.where(same, np.nan, likelihoods)
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
         """The first site inside a layer at which key and value have met, or else the one at which they do most."""
-        role, corruption = self.meeting
-        self._run(sites, [role], corruption, "restore")
+        self._run(*(Ask(sites, [role], corruption) for role, corruption in self.meetings))
         share = self.shares()
-        met = {site: share[Cell(site, *self.meeting)] for site in sites}
+        met = {site: np.fmax.reduce([share[Cell(site, *meeting)] for meeting in self.meetings]) for site in sites}
         there = {site: part for site, part in met.items() if part >= rule.trace}
         if not there:
             return None
         first = next((site for site, part in there.items() if part >= rule.enough), max(there, key=there.__getitem__))
-        for direction in ("restore", "destroy"):
-            self._run([first], [*self.kinds, *self.roles], "key", direction)
+        every = [*self.kinds, *self.roles]
+        self._run(Ask([first], every), Ask([first], every, "key", "destroy"))
         return first
-
-    def _run_meeting(self, sites: Sequence[str]) -> None:
-        """Replace the place at which key and value meet, where that is not among the kinds of positions anyway."""
-        if self.meeting != KEY_FIRST:
-            self._run(sites, [self.meeting[0]], "value", "restore")
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
         """The same among all operations of a layer from elsewhere, whose sites are not declared."""
         path, module = self._undeclared(layer)
         if module is None:
             return None
-        few, (role, corruption) = slice(0, FEW), self.meeting
-        clean, corrupted, where = self.clean[few], self.batches[corruption][few], self.where[role][few]
-        both, changed = self._from(layer, clean, corrupted), (clean.tokens != corrupted.tokens).int().argmax(1)
-        some = operations(module, path, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
-        values = values_of(module, self._from(layer, clean), len(clean), some, {role: where})
-        spoilt, before = self._from(layer, corrupted), self.lost[corruption][few]
-        most, chosen = -np.inf, None
-        for each in some:
-            found = replaced(module, spoilt, each, where, values[each.number][role])
-            share = float(ratio(np.sum(found.numpy() - before), np.sum(self.original[few] - before)))
-            if share > most:
-                most, chosen = share, each
-            if share >= rule.enough:
+        few, most, chosen = slice(0, FEW), -np.inf, None
+        for role, corruption in self.meetings:
+            clean, corrupted, where = self.clean[few], self.batches[corruption][few], self.where[role][few]
+            both, changed = self._from(layer, clean, corrupted), (clean.tokens != corrupted.tokens).int().argmax(1)
+            some = operations(module, path, layer, both, changed, clean.tokens.shape[1])[:MOST_OPERATIONS]
+            values = values_of(module, self._from(layer, clean), len(clean), some, {role: where})
+            spoilt, before = self._from(layer, corrupted), self.lost[corruption][few]
+            for each in some:
+                found = replaced(module, spoilt, each, where, values[each.number][role])
+                share = float(ratio(np.sum(found.numpy() - before), np.sum(self.original[few] - before)))
+                if share > most:
+                    most, chosen = share, each
+                if most >= rule.enough:
+                    break
+            if most >= rule.enough:
                 break
         if chosen is None:
             return None
@@ -148,8 +186,7 @@ class Trial:
         self.sites[str(operation.site)] = operation.site
         every = (*self.kinds, *self.roles)
         asked = [("key", "restore", every), ("key", "destroy", every)]
-        if self.meeting != KEY_FIRST:
-            asked.append(("value", "restore", (self.meeting[0],)))
+        asked += [(corruption, "restore", (role,)) for role, corruption in self.meetings[:-1]]
         for corruption, direction, roles in asked:
             parts = []
             for rows in self.slices:
@@ -173,39 +210,60 @@ class Trial:
             found[cell] = float(ratio(np.nansum(effect), np.nansum(lost)))
         return found
 
-    def _run(self, sites: Sequence[str], roles: Sequence[str], corruption: str, direction: str) -> None:
-        """Likelihoods of all cells of sites and roles, kept in `found`."""
-        if not sites or not roles:
+    def _run(self, *asks: Ask) -> None:
+        """Likelihoods of all cells of what is asked, kept in `found`; the documents are read once for all of it."""
+        asked = [ask for ask in asks if ask.sites and ask.roles]
+        if not asked:
             return
-        cells = [((site, role),) for site in sites for role in roles]
-        parts = [self._slice(rows, sites, roles, cells, corruption, direction) for rows in self.slices]
-        for ((site, role),), found in zip(cells, torch.cat(parts, dim=1), strict=True):
-            self.found[Cell(str(site), role, corruption, direction)] = found.numpy()
-            self.sites[str(site)] = site if isinstance(site, Site) else Site(None, site)
+        sites = list(dict.fromkeys(site for ask in asked for site in ask.sites))
+        roles = list(dict.fromkeys(role for ask in asked for role in ask.roles))
+        parts = [self._slice(rows, asked, sites, roles) for rows in self.slices]
+        for ask, *found in zip(asked, *parts, strict=True):
+            cells = itertools.product(ask.sites, ask.roles)
+            for (site, role), likelihoods in zip(cells, torch.cat(found, dim=1), strict=True):
+                self.found[Cell(str(site), role, ask.corruption, ask.direction)] = likelihoods.numpy()
+                self.sites[str(site)] = site if isinstance(site, Site) else Site(None, site)
 
-    def _slice(
-        self, rows: slice, sites: Sequence[str], roles: Sequence[str], cells: Sequence[Sequence[tuple[str, str]]],
-        corruption: str, direction: str,
-    ) -> Tensor:  # fmt: skip
-        """(cells, n) likelihoods of some documents."""
+    def _slice(self, rows: slice, asks: Sequence[Ask], sites: Sequence[str], roles: Sequence[str]) -> list[Tensor]:
+        """(cells, n) likelihoods of some documents, for every ask."""
         where = {role: self.where[role][rows] for role in roles}
-        base, source = self.batches[corruption][rows], self.clean[rows]
-        if direction == "destroy":
-            base, source = source, base
-        values = read(self.model, source, sites, where).values
-        if direction == "control":  # the clean run of the next document
-            values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
+        batches = {"": self.clean[rows]} | {ask.corruption: self.batches[ask.corruption][rows] for ask in asks}
+        known = {name: read(self.model, batch, sites, where) for name, batch in batches.items()}
+        if "body" in where:
+            self._look_ahead(batches, known, where["body"])
+        answered = []
+        for ask in asks:
+            base, source = ("", ask.corruption) if ask.direction == "destroy" else (ask.corruption, "")
+            values = known[source].values
+            if ask.direction == "control":  # the clean run of the next document
+                values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
+            answered.append(self._answered(batches[base], known[base], values, where, ask.sites, ask.roles))
+        return answered
+
+    def _look_ahead(self, batches: Mapping[str, Batch], known: Mapping[str, Reading], body: Tensor) -> None:
+        """Note where what stands before a changed token changes with it; `body` (n, m) are all positions."""
+        for name in known:
+            changed = (batches[name].tokens != batches[""].tokens).int().argmax(1)
+            before = (body != NOWHERE) & (body < changed[:, None])
+            for layer, site in enumerate(self.depths.boundaries, start=1):
+                one, other = (known[each].values[site]["body"] for each in ("", name))
+                moved = (one - other).abs()[before].amax() if before.any() else 0
+                if moved > AHEAD * one.abs().amax() and layer <= (self.ahead or layer):
+                    self.ahead = layer
+
+    def _answered(
+        self, base: Batch, known: Reading, values: Mapping[str, Mapping[str, Tensor]], where: Mapping[str, Tensor],
+        sites: Sequence[str], roles: Sequence[str],
+    ) -> Tensor:  # fmt: skip
+        """(cells, n) likelihoods with these values at all of some sites and roles; `known` is what `base` gives."""
 
         def edits(site: str, role: str) -> Edit:
             return Take(values[site][role])
 
+        cells = [((site, role),) for site in sites for role in roles]
         if isinstance(self.model, LM):
-            return run_cells(self.model, base, edits, cells, where, self.budget)[1]
+            return run_cells(self.model, base, edits, cells, where, self.budget, known=known)[1]
         return one_by_one(self.model, base, edits, cells, where)[1]
-
-    def _likelihood(self, batch: Batch) -> Floats:
-        parts = [likelihood(self.model, batch[rows]).numpy() for rows in self.slices]
-        return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -256,3 +314,18 @@ def other_values(clean: Batch) -> Batch | None:
         lacking = others[~torch.isin(others, clean.tokens[row])]
         tokens[row, here] = (lacking if len(lacking) else others)[0]
     return replace(clean, tokens=tokens)
+
+
+def other_queries(clean: Batch) -> Batch | None:
+    """The same documents, each with the query of the next one that asks for something else; None if all ask alike."""
+    where = clean.roles[clean.meaning.query].view(len(clean), -1)
+    asked = clean.tokens.gather(1, where.clamp(min=0)).masked_fill(where == NOWHERE, NOWHERE)
+    texts = asked.tolist()
+    spans = [[token != NOWHERE for token in text] for text in texts]
+    n, others = len(clean), []
+    for row, text in enumerate(texts):
+        later = (i % n for i in range(row + 1, row + n))
+        others.append(next((i for i in later if texts[i] != text and spans[i] == spans[row]), row))
+    tokens = clean.tokens.clone()
+    put(tokens, 1, where, asked[others])
+    return None if torch.equal(tokens, clean.tokens) else replace(clean, tokens=tokens)
