@@ -9,7 +9,8 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Sized
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,12 +36,15 @@ MEMORY = "2GB"
 """The most memory that DuckDB may use for one query; the tables of thousands of runs take a tenth of it."""
 CHUNK, CHUNK_BYTES = 1000, 100_000_000
 """Vectors of 2,048 rows that are fetched from DuckDB at a time, and about how many bytes; at first, a single vector."""
-MAX_VALUES, MAX_BYTES = 50_000_000, 1_000_000_000
+MAX_VALUES, MAX_BYTES = 10_000_000, 400_000_000
 """Most values (rows times columns) of an answer, and most bytes: a frame lies outside of DuckDB's memory."""
-MOST_MEMORY = 3 << 30
+MOST_MEMORY = 1_000_000_000
 """Most bytes that this process may reserve for one query: DuckDB does not count texts that an expression makes."""
-MOST_SECONDS = 60.0
-"""Seconds after which a query is stopped: those of this package take about one on thousands of runs."""
+MOST_SECONDS, GRACE_SECONDS = 6.0, 2.0
+"""CPU seconds after which a query is interrupted, and how many more it has to end: those of this package take one."""
+LOOK_SECONDS = 0.1
+"""Seconds between two looks at the time that a query has taken."""
+TOO_LONG = "this takes too long; ask for fewer rows or columns, or allow more time with --seconds."
 LONGEST_ANSWER, LONGEST_LIST = 10_000_000, 1_000_000
 """Most characters of one value of an answer, and most elements of a list: to show it takes longer than to read it."""
 
@@ -62,14 +66,31 @@ def connect() -> DuckDBPyConnection:
 
 
 @contextmanager
-def interrupted_after(seconds: float, connection: DuckDBPyConnection) -> Iterator[None]:
-    """Inside, what the connection computes is stopped after so many seconds."""
-    timer = threading.Timer(seconds, connection.interrupt)
-    timer.start()
+def interrupted_after(
+    seconds: float, connection: DuckDBPyConnection, unheeded: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Inside, what the connection computes is stopped after so many CPU seconds: a busy machine takes none of them.
+
+    It is interrupted again and again, because between two steps of a query there is nothing to interrupt. Functions of
+    SQL do not heed it: one that goes on for `GRACE_SECONDS` more makes another thread call `unheeded`.
+    """
+    end, done = time.process_time() + seconds, threading.Event()
+
+    def watch() -> None:
+        while not done.wait(LOOK_SECONDS):
+            late = time.process_time() - end
+            if late > 0:
+                connection.interrupt()
+            if late > GRACE_SECONDS and unheeded is not None:
+                unheeded()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
-        timer.cancel()
+        done.set()
+        watcher.join()
 
 
 def seal(connection: DuckDBPyConnection) -> None:
@@ -277,9 +298,9 @@ def one_line(error: Exception) -> str:
     import duckdb
 
     if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
-        return f"this takes more than {MEMORY} of memory; ask for fewer rows or columns."
+        return "this takes too much memory; ask for fewer rows or columns."
     if isinstance(error, duckdb.InterruptException):
-        return f"this takes more than {MOST_SECONDS:.0f} seconds; ask for fewer rows or columns."
+        return TOO_LONG
     line = " ".join(re.split(r"\nLINE \d+:", str(error))[0].split())
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
