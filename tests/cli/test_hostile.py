@@ -250,7 +250,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("moment", ["typer", "pydantic", "mecheval.store.store", "duckdb", "query"])
+@pytest.mark.parametrize("moment", ["typing", "typer", "pydantic", "mecheval.store.store", "duckdb", "query"])
 def test_ctrl_c_is_one_word_at_any_moment(moment: str, store: list[str]) -> None:
     """While our commands are imported, while libraries are, and inside of DuckDB."""
     words = ["query", "select count(*) from range(1000000000000)", *store]
