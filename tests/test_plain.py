@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,24 @@ def test_files_that_are_none_of_ours(tmp_path: Path) -> None:
     assert "File name too long" in problem("x" * 5000)
     (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfa: 1")
     assert load_yaml(tmp_path / "marked") == {"a": 1}
+
+
+def test_a_file_of_proc_that_has_nothing_to_read_yet_does_not_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as /proc/kmsg, which is called regular; here, a pipe that is called so, too."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    late = threading.Timer(5, os.close, [writer])  # a reader that waits would get an empty file
+    late.start()
+    monkeypatch.setattr("mecheval.plain.stat.S_ISREG", lambda mode: True)
+    try:
+        with pytest.raises(UserError, match="there is nothing to read yet"):
+            load_file(tmp_path / "pipe", "YAML")
+    finally:
+        late.cancel()
+        late.join()
+    os.close(writer)
 
 
 def test_what_is_written_is_read_back() -> None:

@@ -169,7 +169,7 @@ def test_memory_is_bounded(command: Command, store: list[str], monkeypatch: pyte
     assert err.endswith("the table history takes more than 2GB of memory: it cannot be read.\n")
     shutil.rmtree(folder.path)
     code, _, err = command("query", "select list(range) from range(100000000)", *store)
-    assert err.startswith("mecheval: this takes more than 2GB of memory; ask for fewer rows or columns.")
+    assert err.startswith("mecheval: this takes too much memory; ask for fewer rows or columns.")
     monkeypatch.setattr(tables, "MAX_VALUES", 10)
     code, _, err = command("query", "select * from range(11)", *store)
     assert (code, err) == (2, "mecheval: the answer has more than 10 values; ask for fewer rows or columns.\n")
@@ -191,17 +191,36 @@ def test_an_answer_of_enormous_texts_is_one_line(
     monkeypatch.setattr("mecheval.store.store.MOST_MEMORY", 1 << 26)
     code, _, err = command("query", "select repeat('x', 200000000)", *store)
     assert code == 2
-    assert err.startswith("mecheval: this takes more than 2GB of memory; ask for fewer rows or columns.")
+    assert err.startswith("mecheval: this takes too much memory; ask for fewer rows or columns.")
+
+
+def test_rows_are_written_some_at_a_time(
+    command: Command, store: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = "select range as a, 'b' as b from range({}) order by 1"
+    whole = [command.prints("query", sql.format(n), kind, *store) for n in (0, 4, 5) for kind in ("--json", "--csv")]
+    monkeypatch.setattr("mecheval.cli.runs.ROWS", 2)
+    again = [command.prints("query", sql.format(n), kind, *store) for n in (0, 4, 5) for kind in ("--json", "--csv")]
+    assert again == whole
+    assert [len(json.loads(each)) for each in again[::2]] == [0, 4, 5]
+    assert [each.count("\n") for each in again[1::2]] == [1, 5, 6]
 
 
 def test_sql_that_does_not_end_is_stopped(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs").mkdir()
     store = ("--store", str(tmp_path))
-    monkeypatch.setattr("mecheval.store.store.MOST_SECONDS", 0.2)
     endless = "with recursive t(n) as (select 1 union all select n + 1 from t) select count(*) from t"
-    code, _, err = command("query", endless, *store)
-    assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("mecheval: this takes more than 60 seconds; ask for fewer rows or columns.")
+    for sql in (endless, "select * from range(8000000)"):  # the second is stopped while its answer is fetched
+        code, _, err = command("query", sql, "--seconds", "0.1", *store)
+        assert (code, err.count("\n")) == (2, 1)
+        said = "this takes too long; ask for fewer rows or columns, or allow more time with --seconds."
+        assert err.startswith(f"mecheval: {said}")
+    ended: list[str] = []
+    monkeypatch.setattr(tables, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("mecheval.cli.runs._end_late", lambda: ended.append("here"))
+    unheeding = "select levenshtein(repeat('a', 9000), repeat('b', 9000 + range)) from range(6)"
+    command("query", unheeding, "--seconds", "0.1", *store)  # which takes a second
+    assert ended
     monkeypatch.setattr(tables, "LONGEST_LIST", 2)
     code, _, err = command("query", "select [1, 2, 3] as a", *store)
     assert (code, err) == (2, "mecheval: column a has a list of more than 2 elements.\n")
@@ -231,7 +250,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("moment", ["typer", "pydantic", "mecheval.store.store", "duckdb", "query"])
+@pytest.mark.parametrize("moment", ["typing", "typer", "pydantic", "mecheval.store.store", "duckdb", "query"])
 def test_ctrl_c_is_one_word_at_any_moment(moment: str, store: list[str]) -> None:
     """While our commands are imported, while libraries are, and inside of DuckDB."""
     words = ["query", "select count(*) from range(1000000000000)", *store]

@@ -145,3 +145,26 @@ def test_files_that_vanish_while_they_are_read_are_left_out(tmp_path: Path, monk
         assert connection.execute("SELECT DISTINCT run FROM history").fetchall() == [("a" * 12,)]
     assert list(problems) == ["b" * 12, "c" * 12]
     assert "No such file" in problems["c" * 12] or "No files found" in problems["c" * 12]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("1 as step, [[1.5]] as loss", "it has columns inside columns."),
+        ("1 as step, {'a': {'b': 1}} as more", "it has columns inside columns."),
+        ("unnest(range(5000)) as step", "it has 3 groups of rows; at most 2 are read."),
+        ("1 as step, repeat('x', 80001) as run", "Invalid Input Error: column run has a text of 80001 bytes."),
+    ],
+)
+def test_small_files_that_would_take_long_are_left_out(
+    columns: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB's time to cast a nested column doubles with each level, and a dictionary repeats a text for nothing."""
+    monkeypatch.setattr(tables, "MOST_GROUPS", 2)
+    folder = tmp_path / "aaaaaaaaaaaa"
+    folder.mkdir()
+    run = "" if " as run" in columns else f"'{folder.name}' as run, "
+    file = folder / "history.parquet"
+    duckdb.execute(f"copy (select {run}{columns}) to '{file}' (format parquet, row_group_size 2048)")
+    with connect() as connection:
+        assert load_runs(connection, HISTORY, {folder.name: file}) == {folder.name: problem}

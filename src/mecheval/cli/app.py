@@ -82,8 +82,13 @@ def report_failures(failures: Sequence[Failure]) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Print JSON without colour or wrapping, in ASCII, so that no text can control a terminal."""
-    sys.stdout.write(json.dumps(json_value(data), indent=1, allow_nan=False).replace("\x7f", "\\u007f") + "\n")
+    """Print JSON without colour or wrapping."""
+    sys.stdout.write(json_text(data) + "\n")
+
+
+def json_text(data: Any) -> str:
+    """Anything as JSON, in ASCII, so that no text can control a terminal."""
+    return json.dumps(json_value(data), indent=1, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def json_value(value: Any) -> Any:

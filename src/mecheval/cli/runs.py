@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections import Counter
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import app, aside, console, line, loading, note, print_json
-from mecheval.cli.clean import clean_text, write
+from mecheval.cli.app import app, aside, console, json_text, line, loading, note, print_json
+from mecheval.cli.clean import clean_text, complain, write
 from mecheval.cli.options import (
     ANY_OPTION,
     AsJson,
@@ -29,8 +30,11 @@ from mecheval.cli.show import format_of, formatted
 from mecheval.errors import UnknownName, UserError
 from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
+from mecheval.store.tables import MOST_SECONDS, TOO_LONG
 
 if TYPE_CHECKING:  # slow to import
+    import pandas as pd
+
     from mecheval.config import RunConfig
     from mecheval.store import Store
 
@@ -39,6 +43,8 @@ IN_PAPERS = (
     "test_likelihood", "seconds",
 )  # fmt: skip
 """Columns of runs in LaTeX and Markdown; CSV and JSON have all."""
+ROWS = 10_000
+"""Rows of an answer that are written at a time."""
 STYLES = {"ok": "green", "unfinished": "yellow", "no checksums": "yellow", "damaged": "bold red"}
 """The style of each state that `mecheval verify` finds."""
 
@@ -160,27 +166,46 @@ def query(
     store: StorePath = Path(DEFAULT_STORE),
     csv: Csv = False,
     limit: Annotated[int, typer.Option(callback=from_to(1, 10_000), help="Most rows to show in a table.")] = 100,
+    seconds: Annotated[float, typer.Option(callback=from_to(0, 10**6), help="Most CPU seconds to take.")] = MOST_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Query the store in SQL: "select mixer, max(dev_accuracy) from runs group by mixer"."""
     with loading():
-        from mecheval.cli.show import records
         from mecheval.cli.show.runs import frame_table
         from mecheval.store import Store
 
     _check_reads(sql)
     try:
-        frame = Store(store).query(sql)
+        frame = Store(store).query(sql, seconds, _end_late)
     except UserError:
         raise
     except (ValueError, OverflowError, RuntimeError) as error:  # e.g. a date that pandas does not know
         raise UserError(f"cannot read this result: {error}") from None
     if as_json:
-        print_json(records(frame))
+        _write_rows(frame)
     elif csv:
-        write(frame.to_csv(index=False))
+        for start in range(0, max(1, len(frame)), ROWS):
+            write(frame.iloc[start : start + ROWS].to_csv(index=False, header=start == 0))
     else:
         console.print(frame_table(frame, limit))
+
+
+def _end_late() -> None:
+    """End this process where DuckDB does not heed that a query was stopped."""
+    complain(TOO_LONG)
+    sys.stderr.flush()
+    os._exit(2)
+
+
+def _write_rows(frame: pd.DataFrame) -> None:
+    """Write a frame as a JSON list of its rows, some at a time: all of them as Python's objects would take gigabytes."""
+    from mecheval.cli.show import records
+
+    between = "[\n"
+    for start in range(0, len(frame), ROWS):
+        sys.stdout.write(between + json_text(records(frame.iloc[start : start + ROWS]))[2:-2])
+        between = ",\n"
+    sys.stdout.write("\n]\n" if len(frame) else "[]\n")
 
 
 def _check_reads(sql: str) -> None:

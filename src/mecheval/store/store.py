@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -121,9 +121,13 @@ class Store:
         """The effects of edits that are named, such as zero or mean."""
         return self._frame("ablations")
 
-    def query(self, sql: str) -> pd.DataFrame:
+    def query(
+        self, sql: str, seconds: float = MOST_SECONDS, unheeded: Callable[[], None] | None = None
+    ) -> pd.DataFrame:
         """The answer to SQL (DuckDB's) over the store's tables and views, which `TABLES` lists.
 
+        It is an error when the answer takes more than so many CPU `seconds`, without those of reading the tables. A
+        program that can only end itself when DuckDB goes on all the same does so in `unheeded`.
         The tables are copies in memory: SQL can neither change the store nor touch any file.
         """
         import duckdb
@@ -133,7 +137,7 @@ class Store:
         mentioned = [table for table in TABLES.values() if re.search(rf"\b{table.name}\b", sql, re.IGNORECASE)]
         with self._database(mentioned or TABLES.values()) as connection:
             try:
-                with growing_by(MOST_MEMORY), interrupted_after(MOST_SECONDS, connection):
+                with growing_by(MOST_MEMORY), interrupted_after(seconds, connection, unheeded):
                     if connection.execute(sql) is not None:  # it is None where there is no statement
                         return bounded_frame(connection)
                 problem = "this SQL says nothing."

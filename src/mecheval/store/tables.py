@@ -9,13 +9,14 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Sized
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UserError
-from mecheval.store.schema import LONGEST_TEXT, STORED, VIEWS, Table
+from mecheval.store.schema import LONGEST_TEXT, STORED, VIEWS, Column, Table
 
 if TYPE_CHECKING:  # DuckDB is slow to import; only those who read or write a table wait for it
     import pandas as pd
@@ -25,22 +26,29 @@ FROM_FILE = "from_file"
 """Column, while files are loaded, with the file that a row comes from."""
 MOST_ROWS, MOST_BYTES = 2_000_000, 1 << 30
 """Most rows of a file that is read, and most bytes that they take in memory; usual files have some thousand rows."""
+MOST_GROUPS = 100
+"""Most groups of rows of a file that is read: DuckDB writes one for every 122,880 rows."""
 SMALL = 1 << 14
 """Bytes of a file below which only its rows are counted: Zstandard expands it to less than `MOST_BYTES`."""
 MOST_METRICS = 100
 """Most columns of metrics, beside those of the schema, of a wide view; the table itself holds all of them."""
+LONGEST_BYTES = 4 * LONGEST_TEXT
+"""Most bytes of a text that is read from a file: a character takes up to four."""
 Rows = Sequence[Mapping[str, Any]]
 
 MEMORY = "2GB"
 """The most memory that DuckDB may use for one query; the tables of thousands of runs take a tenth of it."""
 CHUNK, CHUNK_BYTES = 1000, 100_000_000
 """Vectors of 2,048 rows that are fetched from DuckDB at a time, and about how many bytes; at first, a single vector."""
-MAX_VALUES, MAX_BYTES = 50_000_000, 1_000_000_000
+MAX_VALUES, MAX_BYTES = 10_000_000, 400_000_000
 """Most values (rows times columns) of an answer, and most bytes: a frame lies outside of DuckDB's memory."""
-MOST_MEMORY = 3 << 30
+MOST_MEMORY = 1_000_000_000
 """Most bytes that this process may reserve for one query: DuckDB does not count texts that an expression makes."""
-MOST_SECONDS = 60.0
-"""Seconds after which a query is stopped: those of this package take about one on thousands of runs."""
+MOST_SECONDS, GRACE_SECONDS = 6.0, 2.0
+"""CPU seconds after which a query is interrupted, and how many more it has to end: those of this package take one."""
+LOOK_SECONDS = 0.1
+"""Seconds between two looks at the time that a query has taken."""
+TOO_LONG = "this takes too long; ask for fewer rows or columns, or allow more time with --seconds."
 LONGEST_ANSWER, LONGEST_LIST = 10_000_000, 1_000_000
 """Most characters of one value of an answer, and most elements of a list: to show it takes longer than to read it."""
 
@@ -62,14 +70,31 @@ def connect() -> DuckDBPyConnection:
 
 
 @contextmanager
-def interrupted_after(seconds: float, connection: DuckDBPyConnection) -> Iterator[None]:
-    """Inside, what the connection computes is stopped after so many seconds."""
-    timer = threading.Timer(seconds, connection.interrupt)
-    timer.start()
+def interrupted_after(
+    seconds: float, connection: DuckDBPyConnection, unheeded: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Inside, what the connection computes is stopped after so many CPU seconds: a busy machine takes none of them.
+
+    It is interrupted again and again, because between two steps of a query there is nothing to interrupt. Functions of
+    SQL do not heed it: one that goes on for `GRACE_SECONDS` more makes another thread call `unheeded`.
+    """
+    end, done = time.process_time() + seconds, threading.Event()
+
+    def watch() -> None:
+        while not done.wait(LOOK_SECONDS):
+            late = time.process_time() - end
+            if late > 0:
+                connection.interrupt()
+            if late > GRACE_SECONDS and unheeded is not None:
+                unheeded()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
-        timer.cancel()
+        done.set()
+        watcher.join()
 
 
 def seal(connection: DuckDBPyConnection) -> None:
@@ -105,8 +130,7 @@ def load_files(
 
     _create(connection, table, *more)
     if files:
-        columns = [f"coalesce({c.name}, {c.older}) AS {c.name}" if c.older else c.name for c in table.columns]
-        names = ", ".join([*columns, *more])
+        names = ", ".join([*(_selected(column) for column in table.columns), *more])
         file = f", filename = '{FROM_FILE}'" if more else ""
         read = f"read_parquet(?, union_by_name = true, hive_partitioning = false{file})"
         every = _long(table, f"FROM {table.name} UNION ALL BY NAME FROM {read}")
@@ -114,6 +138,15 @@ def load_files(
             connection.execute(f"INSERT INTO {table.name} SELECT {names} FROM ({every}) WHERE {where}", [_names(files)])
         except duckdb.OutOfMemoryException:
             raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
+
+
+def _selected(column: Column) -> str:
+    """SQL for a column of files. A text without bounds is an error before it is copied: a few bytes can repeat it."""
+    value, name = column.name, column.name
+    if column.type == "VARCHAR":
+        size = f"strlen({name}::VARCHAR)"
+        value = f"if({size} > {LONGEST_BYTES}, error('column {name} has a text of ' || {size} || ' bytes'), {name})"
+    return f"{f'coalesce({value}, {column.older})' if column.older else value} AS {name}"
 
 
 def _long(table: Table, rows: str) -> str:
@@ -173,17 +206,12 @@ def load_runs(
 
 
 def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path], where: str) -> None:
-    _check_sizes(connection, list(files.values()))
+    _check_files(connection, list(files.values()))
     load_files(connection, table, list(files.values()), FROM_FILE, where=where)
     owner = f"string_split({FROM_FILE}, '/')[-2]"
     strange = connection.execute(f"SELECT run FROM {table.name} WHERE run IS DISTINCT FROM {owner} LIMIT 1").fetchone()
     if strange:
         raise ValueError(f"it has rows of run {str(strange[0])[:80]!r}.")
-    texts = [column.name for column in table.columns if column.type == "VARCHAR"]
-    longest = connection.execute(f"SELECT {', '.join(f'max(length({name}))' for name in texts)} FROM {table.name}")
-    for name, length in zip(texts, longest.fetchone() or (), strict=True):
-        if length and length > LONGEST_TEXT:
-            raise ValueError(f"column {name} has a text of {length:,} characters.")
     connection.execute(f"ALTER TABLE {table.name} DROP COLUMN {FROM_FILE}")
 
 
@@ -195,11 +223,22 @@ def runs_with(where: str, files: Mapping[str, Path]) -> set[str]:
     return {run for (run,) in rows}
 
 
-def _check_sizes(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
-    """Raise an error unless each file says that it holds no more than is read: even small ones can hold huge tables."""
-    sizes = "SELECT file_name, num_rows FROM parquet_file_metadata(?) WHERE num_rows > ? OR file_size_bytes > ?"
-    found = connection.execute(sizes, [_names(files), MOST_ROWS, SMALL]).fetchall() if files else []
-    for name, rows in found:
+def _check_files(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
+    """Raise an error unless each file says that it holds no more than is read: even small ones can hold huge tables.
+
+    Columns inside columns are refused here, because DuckDB's time to cast them doubles with every level.
+    """
+    nested = "SELECT file_name FROM parquet_schema(?) GROUP BY file_name HAVING count_if(num_children > 0) > 1 LIMIT 1"
+    if files and connection.execute(nested, [_names(files)]).fetchone():
+        raise ValueError("it has columns inside columns.")
+    sizes = """
+        SELECT file_name, num_rows, num_row_groups FROM parquet_file_metadata(?)
+        WHERE num_rows > ? OR num_row_groups > ? OR file_size_bytes > ?
+    """
+    found = connection.execute(sizes, [_names(files), MOST_ROWS, MOST_GROUPS, SMALL]).fetchall() if files else []
+    for name, rows, groups in found:
+        if groups > MOST_GROUPS:
+            raise ValueError(f"it has {groups:,} groups of rows; at most {MOST_GROUPS:,} are read.")
         bytes_ = "SELECT sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?)"
         [size] = connection.execute(bytes_, [glob.escape(name)]).fetchone() or [0]
         if rows > MOST_ROWS or (size or 0) > MOST_BYTES:
@@ -277,9 +316,9 @@ def one_line(error: Exception) -> str:
     import duckdb
 
     if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
-        return f"this takes more than {MEMORY} of memory; ask for fewer rows or columns."
+        return "this takes too much memory; ask for fewer rows or columns."
     if isinstance(error, duckdb.InterruptException):
-        return f"this takes more than {MOST_SECONDS:.0f} seconds; ask for fewer rows or columns."
+        return TOO_LONG
     line = " ".join(re.split(r"\nLINE \d+:", str(error))[0].split())
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
