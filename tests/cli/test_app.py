@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -7,8 +8,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from commands import Command
+from mecheval.cli.show.lists import mixer_table
 from mecheval.mixers import BUILT_IN
 
 
@@ -81,6 +84,9 @@ def test_list_mixers_shows_options_and_sizes(command: Command) -> None:
     glance = table[: table.index("Options")]
     assert max(len(line) for line in glance.splitlines()) <= 100
     assert ["mamba2", "state", "space", "34,310", "8,960", "yes"] in [line.split()[:6] for line in glance.splitlines()]
+    with io.StringIO() as narrow:
+        Console(width=80, file=narrow).print(mixer_table(listed))
+        assert set(BUILT_IN) <= {line.split()[0] for line in narrow.getvalue().splitlines() if line.strip()}
 
 
 def test_list_sites_names_them_with_their_axes(command: Command) -> None:

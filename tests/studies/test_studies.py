@@ -169,6 +169,19 @@ def test_the_study_of_mqar_is_zoologys_figure_2() -> None:
         assert config.evaluate.every == 100_000 // config.data.batch_size
 
 
+def test_on_a_laptop_attention_has_the_slow_rate_in_the_study_of_mqar() -> None:
+    """At 2e-3 it stays at a guess among the pairs."""
+    points = study_points(STUDIES["mqar"], "laptop")
+    assert {p.axes["pairs"]: (p.config.task.options["length"], p.config.task.options["vocab"]) for p in points} == {
+        4: (64, 8192),
+        8: (128, 8192),
+    }
+    assert {(p.config.model.d_model, p.config.model.n_layers, p.config.model.mlp) for p in points} == {(64, 2, False)}
+    rates = {p.config.mixer.name: p.config.optimiser.lr for p in points}
+    assert {name for name, rate in rates.items() if rate == 1e-3} == {"attention"}
+    assert set(rates.values()) == {1e-3, 2e-3}
+
+
 def test_the_study_of_capacity_counts_pairs_from_below(tmp_path: Path) -> None:
     study = STUDIES["capacity"]
     points = study_points(study, "laptop", wanted={"mixer": ["attention", "mamba"]})

@@ -89,7 +89,8 @@ def mixer_table(described: Mapping[str, Any]) -> Group:
     )
     glance = Table(title=title, title_justify="left", header_style="bold", box=None)
     for column in ("mixer", "family", "parameters", "state", "conv", "paper"):
-        glance.add_column(column, justify="right" if column in ("parameters", "state") else "left")
+        right = column in ("parameters", "state")
+        glance.add_column(column, justify="right" if right else "left", no_wrap=column == "mixer")
     options = _option_table("mixer", "Options")
     for name, mixer in described.items():
         cells = []
