@@ -16,7 +16,6 @@ from mecheval.cli.options import (
     Document,
     DocumentSeed,
     Preset,
-    Run,
     Scale,
     Seeds,
     Set,
@@ -206,11 +205,16 @@ def mechanisms(
 
 @draw.command()
 def landscape(
-    run: Run,
+    run: AnyRun,
     along: Annotated[
-        int,
-        typer.Option(min=0, max=1000, help="Steps at which sharpness is measured; the run is trained again for them."),
-    ] = 6,
+        int | None,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="Steps at which sharpness is measured; the run is trained again for them. Default: 6, and 0 for a "
+            "pretrained model, whose training takes long.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the directions.")] = 0,
     documents: Annotated[int, typer.Option(min=1, max=10**6, help="Dev documents whose mean loss is shown.")] = 64,
     store: StorePath = Path(DEFAULT_STORE),
@@ -219,16 +223,18 @@ def landscape(
     """Draw the loss around the end of a run, from its start to its end, and its sharpness along training."""
     with loading():
         from mecheval import figures
+        from mecheval.analysis.weights import find_run, is_published
         from mecheval.cli.show import plain_table
-        from mecheval.evaluation.landscape import landscape as explore
         from mecheval.figures.landscape import landscape as chart
         from mecheval.figures.landscape import said
         from mecheval.store import Store
+        from mecheval.training.landscape import landscape as explore
 
     figures.check_suffix(save)
-    folder = Store(store).find(run)
+    folder = find_run(Store(store), run)
+    steps = along if along is not None else 0 if is_published(folder) else 6
     with aside.status("looking around"):
-        found = explore(folder, along, seed, documents)
+        found = explore(folder, steps, seed, documents)
     title = f"Loss landscape of {folder.status()['mixer']} ({folder.id[:6]})"
     write_chart(chart(found.plane, found.line, found.sharpness, title), save)
     if found.sharpness:

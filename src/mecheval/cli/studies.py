@@ -258,6 +258,9 @@ def _show(
     from mecheval.studies import restoring, study_table
     from mecheval.training.progress import duration
 
+    if study.prepare is not None:
+        with aside.status("looking into runs"):
+            study.prepare(points, store)
     table = study_table(study, points, store)
     best = table.best()
     with writing(folder):

@@ -8,6 +8,7 @@ from pathlib import Path
 from mecheval.errors import UnknownName, UserError
 from mecheval.figures.convergence import convergence
 from mecheval.figures.heatmap import heatmap
+from mecheval.figures.landscape import landscapes
 from mecheval.figures.lines import curves, faithfulness
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
 from mecheval.figures.points import calibration, capacity, shares
@@ -26,7 +27,7 @@ __all__ = [
 
 FIGURES = {
     "accuracy": accuracy, "capacity": capacity, "convergence": convergence, "depth": depth, "holdout": holdout,
-    "inside": inside, "panels": panels,
+    "inside": inside, "landscapes": landscapes, "panels": panels,
 }  # fmt: skip
 """The figures that a study can name."""
 SUFFIXES = (".html", ".json", ".pdf", ".png", ".svg")
