@@ -76,13 +76,11 @@ def landscapes(table: StudyTable, title: str) -> vl.Chart:
     """A map for each run, and one panel each for all lines from start to end and all sharpnesses along training."""
     found = table.frame.attrs.get(FOLDER, {})
     frame = table.frame[table.frame["run"].isin(list(found))].reset_index(drop=True)
-    if frame.empty:
-        return vl.finish(vl.below([], 0), title, ["No run has been looked at yet."], 0, f"{title} No results.")
     seeds = [f", seed {seed}" if frame["mixer"].duplicated().any() else "" for seed in frame["seed"]]
-    names = dict(zip(frame["run"], frame["mixer"] + seeds, strict=True))
+    names = {run: mixer + seed for run, mixer, seed in zip(frame["run"], frame["mixer"], seeds, strict=True)}
     mixers = ordered("mixer", frame["mixer"])
     planes = {run: [dict(zip("ab", row, strict=False), loss=row[2]) for row in found[run]["plane"]] for run in names}
-    lowest = min(float(found[run]["plane"][:, 2].min()) for run in names)
+    lowest = min((float(found[run]["plane"][:, 2].min()) for run in names), default=1.0)
     edges = np.linspace(math.log(max(lowest, 1e-6)), math.log(MOST), LEVELS + 1)
     maps = [
         _plane(planes[run], edges, SMALL, COARSE, f"{name} ({accuracy:.2f})", legend=i == 0, names=False)
@@ -116,7 +114,7 @@ def _lines(rows: Sequence[vl.Row], mixers: list[str]) -> vl.Spec:
         "x": vl.field("part:Q", title="part of the way", axis={"grid": True, "tickCount": 4}, scale={"nice": False}),
         "y": vl.field("loss:Q", title="loss", axis=POWERS, scale=LOG),
     }
-    return _by_mixer(at, rows, mixers, "from start to end", legend=False)
+    return _by_mixer(at, rows, mixers, "from start to end")
 
 
 def _shares(rows: Sequence[vl.Row], mixers: list[str]) -> vl.Spec:
@@ -125,23 +123,21 @@ def _shares(rows: Sequence[vl.Row], mixers: list[str]) -> vl.Spec:
         "x": vl.field("step:Q", title="step", axis=steps, scale={"domainMin": 0}),
         "y": vl.field("share:Q", title="sharpness / edge", axis=POWERS, scale=LOG),
     }
-    return _by_mixer(at, rows, mixers, "sharpness under AdamW", legend=True)
+    return _by_mixer(at, rows, mixers, "sharpness under AdamW", edge=True)
 
 
-def _by_mixer(at: vl.Spec, rows: Sequence[vl.Row], mixers: list[str], head: str, *, legend: bool) -> vl.Spec:
+def _by_mixer(at: vl.Spec, rows: Sequence[vl.Row], mixers: list[str], head: str, *, edge: bool = False) -> vl.Spec:
     """A line for each run in the look of its mixer, and a rule at 1 where an edge is shown."""
     marks = vl.mixer_marks(mixers)
     looks = strokes("mixer", None, mixers, [marks[m][0] for m in mixers], [marks[m][2] for m in mixers])
-    if not legend:
-        looks = {name: {**channel, "legend": None} for name, channel in looks.items()}
     tip = [name for name in ("mixer", "run", "part", "loss", "step", "share") if rows and name in rows[0]]
     layers = [vl.layer("line", {**at, **looks, "detail": vl.field("run:N"), "tooltip": vl.tooltips(tip)}, rows=rows,
                        strokeWidth=1.6, point={"size": 14})]  # fmt: skip
-    if legend:
-        edge, y = [{"share": 1, "text": "edge of stability"}], {"y": vl.field("share:Q")}
-        said = {**y, "x": {"value": 4}, "text": vl.field("text:N")}
-        layers.insert(0, vl.layer("rule", y, rows=edge, stroke=vl.GREY, strokeDash=[4, 3]))
-        layers.append(vl.layer("text", said, rows=edge, align="left", dy=-6, color=vl.GREY))
+    if edge:
+        one, y = [{"share": 1, "text": "edge of stability"}], {"y": vl.field("share:Q")}
+        text = {**y, "x": {"value": 4}, "text": vl.field("text:N")}
+        layers.insert(0, vl.layer("rule", y, rows=one, stroke=vl.GREY, strokeDash=[4, 3]))
+        layers.append(vl.layer("text", text, rows=one, align="left", dy=-6, color=vl.GREY))
     return vl.panel(layers, WIDE, HIGH, title=vl.heading(head, WIDE))
 
 
