@@ -49,7 +49,7 @@ def draw(table: StudyTable, title: str) -> Chart:
 def study_charts(table: StudyTable, store: Store, scale: str) -> dict[str, Chart]:
     """The figure and the learning curves of a study, by the names of their files; `table` has every run."""
     study, runs = table.study, table.frame["run"]
-    about = f"(figure {study.figure}, scale {scale})"
+    about = f"(scale {scale})" if study.figure == "–" else f"(figure {study.figure}, scale {scale})"
     drawn = {f"{study.name}-{scale}": draw(table.best(), f"{study.question} {about}")}
     if (table.frame["status"] != "missing").any():
         history = snapshot_of(store, "history", among=set(runs)).query("select * from history")

@@ -143,13 +143,21 @@ def _quoted(text: str) -> str:
 
 
 def inside(table: StudyTable, title: str) -> vl.Chart:
-    """Panels for each layer: what it reads, and below how its state changes. Over several seeds, the means."""
-    means = table.frame.groupby("mixer")[list(COLUMNS)].mean()
+    """Panels for each layer: what it reads, and below how its state changes. Over several seeds, the means.
+
+    A row is a mixer, or a mixer and a width where there are several; those without any numbers are only named.
+    """
+    known = table.frame[table.frame[list(READS)].notna().any(axis=1)]
+    wide = known["d_model"].nunique() > 1
+    labels = [f"{mixer}, {width}" if wide else str(mixer)
+              for mixer, width in zip(known["mixer"], known["d_model"], strict=True)]  # fmt: skip
+    means = known[list(COLUMNS)].groupby(labels).mean()
+    rows_of = [f"{mixer}, {width}" if wide else mixer
+               for mixer in table.axis("mixer") for width in (table.axis("d_model") if wide else [0])]  # fmt: skip
+    missing = [mixer for mixer in table.axis("mixer") if mixer not in set(known["mixer"])]
     lines, said = [], []
     for names, heading in ((READS, "layer {} reads at the query from"), (CHANGES, "state of layer {} changes at")):
-        mixers = [
-            mixer for mixer in table.axis("mixer") if names is READS or means.loc[mixer, list(names)].notna().any()
-        ]
+        mixers = [row for row in rows_of if row in means.index and means.loc[row, list(names)].notna().any()]
         if not mixers:
             continue
         panels = []
@@ -170,6 +178,8 @@ def inside(table: StudyTable, title: str) -> vl.Chart:
         "shares count against the result, and the rest comes from other tokens. Below: by how much of its norm the "
         "state changes at the token of a role; mixers that carry no state as a tensor are not there."
     ]
+    if missing:
+        notes.append(f"No results: {', '.join(missing)}.")
     pixels = LAYERS * (WIDE * len(ROLES) + 60) + 100
     return vl.finish(vl.below(lines, 2 * vl.GAP), title, notes, pixels, f"{title} {'; '.join(said) or 'No results'}.")
 
