@@ -283,7 +283,7 @@ def _show(
     for sentence in [] if study.says is None else study.says(table):
         line(sentence)
     spent = f" · {duration(took)}" if took else ""
-    note(f"figure {study.figure}: {folder / f'{study.name}-{scale}'}.svg{spent}")
+    note(f"figure{'' if study.figure == '–' else f' {study.figure}'}: {folder / f'{study.name}-{scale}'}.svg{spent}")
     return []
 
 
