@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from commands import Command
@@ -130,6 +131,19 @@ def test_a_ladder_of_difficulty(command: Command, shared: tuple[Path, str], tmp_
     code, _, err = command("draw", "ladder", run, "--by", "size", *where)
     assert code == 2
     assert "unknown fact of ar 'size'. Choices: depth, distance, eligible, pairs." in err
+
+
+def test_pairs_that_a_state_holds_are_drawn_below_it() -> None:
+    pairs = pd.DataFrame({"layer": 0, "position": [0, 1, 2, 0, 1, 2], "pair": [0, 0, 0, 1, 1, 1],
+                          "accuracy": [0.2, 1, 1, 0.2, 0.3, 1], "n": 9})  # fmt: skip
+    chart = reads_figure(np.stack([np.eye(3)] * 2), ["a", "b", "c"], {"query": 2}, "title", pairs=pairs)
+    rows = [row for rows in chart.spec["datasets"].values() for row in rows if "accuracy" in row]
+    assert {(row["pair"], row["s"]) for row in rows if row["accuracy"] == 1} == {
+        ("pair 1", 1),
+        ("pair 1", 2),
+        ("pair 2", 2),
+    }
+    assert "layer 1 has no state as a tensor" in chart.svg()
 
 
 def test_tokens_of_any_name_are_labels_not_expressions() -> None:

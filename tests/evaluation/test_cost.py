@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from mecheval.ops import dispatch
 LENGTHS = (32, 1024, 2048, 4096, 8192)
 
 
-def power_law(mixer: str, length: int, d_model: int, memory: int, seconds: float) -> dict[str, Any]:
+def power_law(mixer: str, length: int) -> dict[str, Any]:
     """Attention costs length² / 100, all else 3 length; DeltaNet never fits beyond 1,024 tokens."""
     if mixer == "delta_net" and length > 1024:
         return {"fits": "memory"}
@@ -32,11 +33,12 @@ def power_law(mixer: str, length: int, d_model: int, memory: int, seconds: float
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     made: list[tuple[str, int]] = []
 
-    def cell(mixer: str, length: int, *rest: Any) -> dict[str, Any]:
-        made.append((mixer, length))
-        return power_law(mixer, length, *rest)
+    def cells(mixer: str, lengths: list[int], *_: Any) -> Generator[dict[str, Any]]:
+        for length in lengths:
+            made.append((mixer, length))
+            yield power_law(mixer, length)
 
-    monkeypatch.setattr(cost, "_cell", cell)
+    monkeypatch.setattr(cost, "_cells", cells)
     return made
 
 
@@ -69,10 +71,26 @@ def test_hypotheses_about_exponents(powers: tuple[float, float], outcomes: tuple
          "state": length if mixer == "attention" else 64}
         for mixer, power in zip(("attention", "mamba"), powers, strict=True) for length in LENGTHS
     ]  # fmt: skip
-    for said, outcome in zip(cost.hypotheses(pd.DataFrame(rows)), outcomes, strict=True):
+    told = [said for said in cost.hypotheses(pd.DataFrame(rows)) if not said.startswith("Only a part")]
+    for said, outcome in zip(told, outcomes, strict=True):
         assert f": {outcome}" in said
     rows[2]["train_ms"] *= 3  # one point off the line of attention
     assert ": inconclusive (" in cost.hypotheses(pd.DataFrame(rows))[0]
+
+
+def test_a_step_that_is_only_partly_quadratic_is_said_to_be() -> None:
+    times = [0.03 * length + 1e-5 * length**2 for length in LENGTHS]
+    assert cost.two_terms(LENGTHS, times) == pytest.approx((0.03, 1e-5))
+    rows = [
+        {"mixer": "attention", "length": length, "fits": "yes", **dict.fromkeys(cost.GROWING, ms), "state": length}
+        for length, ms in zip(LENGTHS, times, strict=True)
+    ]
+    first, reason = cost.hypotheses(pd.DataFrame(rows))
+    assert ": holds" not in first
+    assert reason == (
+        "Only a part of its step is quadratic: its times are 30 µs × tokens + 10 ns × tokens², to within 0%, of which "
+        "the square is 25% at 1,024 and 73% at 8,192 tokens; the exponent between the two longest is 1.66."
+    )
 
 
 def test_rows_are_kept_and_what_does_not_fit_is_marked(calls: list[tuple[str, int]], tmp_path: Path) -> None:
@@ -85,6 +103,9 @@ def test_rows_are_kept_and_what_does_not_fit_is_marked(calls: list[tuple[str, in
     assert [new for _, new in rows] == [False] * 3 + [True] * 7
     assert [row["fits"] for row, _ in rows[5:]] == ["yes", "yes", "memory", "memory", "memory"]
     assert calls[-1] == ("delta_net", 2048)  # longer ones are marked without a try
+    later = list(cost.measured(path, ["delta_net"], [*LENGTHS, 512, 9000]))
+    assert [row["fits"] for row, new in later if new] == ["yes", "memory"]
+    assert calls[-1] == ("delta_net", 512)
     assert not any(new for _, new in cost.measured(path, ["attention", "delta_net"], LENGTHS))
     frame = pd.DataFrame([row for row, _ in rows])
     assert cost.exponents(frame).set_index(["mixer", "quantity"])["exponent"]["attention", "train_ms"] == pytest.approx(
@@ -137,8 +158,10 @@ def test_a_real_measurement_and_one_that_does_not_fit(tmp_path: Path) -> None:
     assert row["state"] == model("attention", 64, 16).state_size(64)
     assert 0 < row["memory_mb"] < row["process_mb"]
     assert 0 < row["forward_ms"] < row["train_ms"]
-    assert cost._cell("attention", 64, 16, 10**7, 60)["fits"] == "memory"
-    assert cost._cell("attention", 64, 16, 10**10, 0.1)["fits"] == "time"
+    assert list(cost._cells("attention", [64, 128], 16, 10**7, 60)) == [{"fits": "memory"}]
+    assert list(cost._cells("attention", [64, 128], 16, 10**10, 0.01)) == [{"fits": "time"}]
+    with pytest.raises(UserError, match=r"cost: nothing at 64 tokens: .*unknown mixer"):
+        next(cost._cells("nothing", [64], 16, 10**10, 60))
 
 
 def test_flops() -> None:

@@ -53,3 +53,6 @@ def test_other_documents_are_refused() -> None:
     other = me.build_task("atr", max_length=16).sample(4, "test")
     with pytest.raises(UserError, match="associative recall"):
         probed_pairs(me.LM(64, 8, mixer="mamba"), other, other)
+    many = me.build_task("ar", pairs=2, keys=70, values=70)
+    with pytest.raises(UserError, match="at most 4,096 different pairs"):
+        probed_pairs(me.LM(many.vocab_size, 8, mixer="mamba"), many.sample(500, "train"), many.sample(4, "test"))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from laws.test_mixers import VARIANTS, D, build, error, random
+from mecheval.analysis.cost_cell import Counting
 from mecheval.errors import UserError
 from mecheval.mixers import Mixer
 from mecheval.model import LM
+from mecheval.ops import dispatch
 from mecheval.ops.pieces import State, reading
 from mecheval.ops.short_conv import short_conv
 
@@ -87,6 +91,29 @@ def test_generation_is_the_likeliest_token_again_and_again(mixer: str) -> None:
     assert torch.equal(drawn, lm.generate(tokens, 6, temperature=1.0, seed=1))
     assert torch.equal(lm.generate(tokens, 6, temperature=1.0, top_k=1), expected)
     assert lm.training
+
+
+@torch.no_grad()
+def test_mamba_generates_its_thousandth_token_at_the_cost_of_its_first() -> None:
+    lm, few = LM(20, D, mixer="mamba", positions="none", seed=0), torch.tensor([[3, 1, 4, 1]])
+    first = few[:, :1]
+    _, start = lm.read(few)  # as many tokens as its short convolution looks at
+    _, end = lm.read(lm.generate(few, 1000))
+    assert (start.length, end.length) == (4, 1004)
+    assert start.size == end.size == lm.state_size(4) == lm.state_size(1004)
+    times: dict[int, list[float]] = {4: [], 1004: []}
+    flops = {}
+    for _ in range(30):  # in turn, so that the two are measured under the same conditions
+        for state in (start, end):
+            before = time.process_time()
+            lm.read(first, state)
+            times[state.length].append(time.process_time() - before)
+    for state in (start, end):
+        with dispatch.path("reference"), Counting() as counting:
+            lm.read(first, state)
+        flops[state.length] = counting.flops
+    assert flops[4] == flops[1004]
+    assert min(times[1004]) < 1.5 * min(times[4])
 
 
 def test_what_cannot_be_generated_is_one_line() -> None:

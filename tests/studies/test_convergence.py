@@ -59,6 +59,13 @@ def test_fewer_rates_than_attention(attention: tuple[int, ...], mamba: tuple[int
     assert first.startswith(f"mamba learns with fewer learning rates than attention: {outcome} (")
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_too_few_pairs_to_decide_are_said_to_be(seeds: int) -> None:
+    first, *_ = hypotheses(table({"attention": (1,) * 5, "mamba": (0,) * 5}, seeds=seeds))
+    assert ("5 pairs of runs cannot decide it, more --seeds can" in first) == (seeds == 1)
+    assert (": holds (" in first) == (seeds == 2)
+
+
 @pytest.mark.parametrize(("appears", "outcome"), [(100.0, "holds"), (200.0, "contradicted")])
 def test_mechanism_before_accuracy(appears: float, outcome: str) -> None:
     last = hypotheses(table({"attention": (1,) * 5}, seeds=3, appears=appears))[-1]

@@ -61,6 +61,18 @@ def test_the_figure_shows_means_and_what_is_missing() -> None:
     assert "attention, layer 0: most from value (0.30)" in drawn.description
 
 
+def test_widths_are_rows_of_their_own_and_what_is_missing_is_named() -> None:
+    both = table(("attention", 0, 0.2, NAN, "induction"), ("attention", 1, 0.4, NAN, "induction"),
+                 ("mamba", 0, NAN, NAN, "induction"))  # fmt: skip
+    both.frame["d_model"] = [32, 64, 64]
+    drawn = draw(both, "What?")
+    rows = [row for rows in drawn.spec["datasets"].values() for row in rows]
+    assert {(row["mixer"], row["share"]) for row in rows} == {("attention, 32", 0.2), ("attention, 64", 0.4)}
+    assert drawn.spec["title"]["subtitle"][-1] == "No results: mamba."
+    first, second, *_ = says(both)
+    assert (first[:22], second[:22]) == ("attention, d_model 32:", "attention, d_model 64:")
+
+
 def test_what_it_says() -> None:
     first, second, *_ = says(table(("attention", 0, 0.6, NAN, "induction"), ("mamba", 0, 0.25, 0.5, "undetermined")))
     assert first.startswith("attention: layer 0 reads value 0.60, key 0.60, next_key 0.60; no state as a tensor. Layer")

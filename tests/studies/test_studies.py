@@ -22,7 +22,7 @@ NAMES = [
     "ar", "ar_mamba_conv", "ar_based_conv", "ar_mamba_inside", "atr", "atr_mamba_conv", "position", "atr_holdout",
     "one_layer", "depth", "sibling",
 ]  # fmt: skip
-BEYOND = ["mqar", "capacity", "hops", "tracking", "grandparent", "convergence", "inside"]
+BEYOND = ["mqar", "capacity", "hops", "tracking", "grandparent", "convergence", "inside", "landscape"]
 FIGURES = ["3", "4a", "4b", "5", "7", "8", "9", "10", "11", "12", "13"]
 PAPER_RUNS = {
     "ar": 7 * 5 * 7, "ar_mamba_conv": 5 * 5 * 7, "ar_based_conv": 5 * 5 * 7, "ar_mamba_inside": 6 * 5,

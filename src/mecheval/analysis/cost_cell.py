@@ -1,18 +1,20 @@
-"""The program that measures one mixer at one length, in a process of its own, so that the peak memory is its own.
+"""The program that measures one mixer at several lengths, each in a process of its own, whose peak memory is its own.
 
-`python -m mecheval.analysis.cost_cell JSON`, with the arguments of `main` as JSON, prints its result as JSON. Times
-are processor time of one thread, which other programs on the machine disturb least.
+`python -m mecheval.analysis.cost_cell JSON`, with the arguments of `main` as JSON, prints a line of JSON for each
+length. Processes are forked after everything is imported, which takes longer than most measurements. Times are
+processor time of one thread, and the least of several calls counts: other programs on the machine can only add to it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
-import statistics
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,13 @@ from mecheval.ops import dispatch
 
 VOCABULARY, LAYERS, SHORT = 64, 2, 16
 """Symbols and layers of the models, and the length of the calls that load kernels before anything is measured."""
-REPEATS, SECONDS = 7, 0.75
-"""Most calls of a function, of which the median counts, and the seconds after which no other is made."""
+FEWEST, MOST, SECONDS = 5, 20, 0.5
+"""Fewest and most calls of a function, of which the fastest counts, and the seconds after which the fewest suffice."""
+OUT_OF_MEMORY = (
+    "can't allocate memory", "MemoryError", "Cannot allocate memory", "failed to map segment",
+    "could not create a primitive",
+)  # fmt: skip
+"""What torch and oneDNN say when there is no more memory."""
 MOVES = ("clone", "copy", "_to_copy", "fill", "zero", "where", "masked_fill")
 """Pointwise operations that only move numbers."""
 SUMS = ("sum", "mean", "prod", "norm", "softmax")
@@ -36,10 +43,50 @@ SUMS = ("sum", "mean", "prod", "norm", "softmax")
 MEGABYTE = 2**20
 
 
-def main(mixer: str, length: int, d_model: int, memory: int) -> dict[str, Any]:
-    """Time, memory, state, parameters and FLOPs of a model; `memory` is the most that it may take, in bytes."""
+def main(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds: float) -> None:
+    """Print what a model of each length costs, from the shortest to the first that does not fit.
+
+    `memory` (in bytes) and `seconds` are what one length may take; `fits` is yes, or which of them was too little.
+    """
     torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    lm = model(mixer, SHORT, d_model)
+    torch.optim.AdamW(lm.parameters(), fused=True).zero_grad()  # which imports what its steps need
+    with torch.no_grad():  # gradients are the children's: a process that has taken some may not be forked
+        lm(torch.zeros(1, SHORT, dtype=torch.long))
+    for length in lengths:
+        there, here = os.pipe()
+        child = os.fork()
+        if not child:
+            signal.setitimer(signal.ITIMER_REAL, seconds)  # whose signal ends the process
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+            os.write(here, _outcome(mixer, length, d_model).encode())
+            os._exit(0)
+        os.close(here)
+        with os.fdopen(there) as pipe:
+            said = pipe.read()
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if ended < 0:
+            said = json.dumps({"fits": "time" if ended == -signal.SIGALRM else "memory"})
+        print(said, flush=True)
+        if json.loads(said).get("fits") != "yes":
+            return
+
+
+def _outcome(mixer: str, length: int, d_model: int) -> str:
+    """What was measured as JSON; or that memory was too little; or the problem in a line."""
+    try:
+        return json.dumps({"fits": "yes"} | measure(mixer, length, d_model))
+    except Exception as error:  # whatever a mixer raises
+        said = _problem(error)
+        return json.dumps({"fits": "memory"} if any(each in said["problem"] for each in OUT_OF_MEMORY) else said)
+
+
+def _problem(error: Exception) -> dict[str, str]:
+    return {"problem": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
+
+
+def measure(mixer: str, length: int, d_model: int) -> dict[str, Any]:
+    """Time, memory, state, parameters and FLOPs of a model for documents of a length."""
     lm = model(mixer, length, d_model)
     optimiser = torch.optim.AdamW(lm.parameters(), fused=True)
     tokens = torch.randint(VOCABULARY, (1, length + 1), generator=torch.Generator().manual_seed(0))
@@ -56,7 +103,7 @@ def main(mixer: str, length: int, d_model: int, memory: int) -> dict[str, Any]:
     with torch.no_grad():
         forward_ms = _milliseconds(lambda: lm(tokens[:, :-1]))
         _, state = lm.read(tokens[:, :-1])
-        token_ms = _milliseconds(lambda: lm.read(tokens[:, -1:], state), 20)
+        token_ms = _milliseconds(lambda: lm.read(tokens[:, -1:], state))
         with dispatch.path("reference"), Counting() as counting:
             lm.read(tokens[:, -1:], state)
     return {
@@ -95,14 +142,15 @@ class Counting(TorchDispatchMode):
         return made
 
 
-def _milliseconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The median processor time of some calls; the first does not count, unless it took all the time there is."""
+def _milliseconds(call: Callable[[], object]) -> float:
+    """The least processor time of some calls after a first one, which does not count."""
+    call()
     times: list[float] = []
-    while len(times) <= repeats and sum(times) < SECONDS:
+    while len(times) < FEWEST or (len(times) < MOST and sum(times) < SECONDS):
         before = time.process_time()
         call()
         times.append(time.process_time() - before)
-    return 1e3 * statistics.median(times[1:] or times)
+    return 1e3 * min(times)
 
 
 def _peak(again: bool = False) -> int:
@@ -120,4 +168,7 @@ def _peak(again: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(**json.loads(sys.argv[1]))))
+    try:
+        main(**json.loads(sys.argv[1]))
+    except Exception as error:
+        print(json.dumps(_problem(error)))

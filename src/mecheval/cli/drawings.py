@@ -16,7 +16,6 @@ from mecheval.cli.options import (
     Document,
     DocumentSeed,
     Preset,
-    Run,
     Scale,
     Seeds,
     Set,
@@ -39,6 +38,8 @@ draw = typer.Typer(help="Draw a figure from real data into a file.", no_args_is_
 app.add_typer(draw, name="draw")
 
 Save = Annotated[Path, typer.Option(help="File to write: .svg, .pdf, .png, .html or .json.")]
+PROBED = 300
+"""Documents that a linear probe of states is trained on."""
 QUICK_LOOK = 64
 """Documents over which the reads of a pretrained model, which computes slowly in double precision, are averaged."""
 MOST_RULES = 500
@@ -127,6 +128,7 @@ def inside(
         from mecheval.cli.show.documents import document_data
         from mecheval.figures.reads import reads as reads_figure
         from mecheval.intervene import reads
+        from mecheval.intervene.stored import probed_pairs
         from mecheval.store import Store
 
     figures.check_suffix(save)
@@ -137,15 +139,21 @@ def inside(
     title = f"{trained.config.title} · document {document} ({split})"
     seen = reads(trained.lm, clean)
     shares, norms, changes = (x[:, 0].double().numpy() for x in (seen.shares, seen.norms, seen.changes))
-    write_chart(reads_figure(shares, one["symbols"], one["roles"], title, norms, changes), save)
     n = QUICK_LOOK if is_published(folder) else None
     every, _ = probe.documents(trained.task, trained.config, split, n)
+    try:
+        pairs = probed_pairs(trained.lm, trained.task.sample(PROBED, "train"), every)
+    except UserError:  # of another task, or with more symbols than a probe can learn
+        pairs = None
+    write_chart(reads_figure(shares, one["symbols"], one["roles"], title, norms, changes, pairs), save)
     found = reads(trained.lm, every).table().pivot(index="layer", columns="role", values="share")
     line(f"Share of what each layer reads at the query that comes from each role, mean of {len(every)} documents:")
     table = plain_table(["layer", *found.columns])
     for layer, shares in found.iterrows():
         table.add_row(str(layer), *(f"{round(share, 2) + 0.0:.2f}" for share in shares))
     console.print(table)
+    for layer, own in [] if pairs is None else pairs[pairs["position"] == pairs["position"].max()].groupby("layer"):
+        line(f"After all pairs, a linear probe of layer {layer}'s state names {own['accuracy'].mean():.0%} of values.")
 
 
 @draw.command()
@@ -206,11 +214,16 @@ def mechanisms(
 
 @draw.command()
 def landscape(
-    run: Run,
+    run: AnyRun,
     along: Annotated[
-        int,
-        typer.Option(min=0, max=1000, help="Steps at which sharpness is measured; the run is trained again for them."),
-    ] = 6,
+        int | None,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="Steps at which sharpness is measured; the run is trained again for them. Default: 6, and 0 for a "
+            "pretrained model, whose training takes long.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the directions.")] = 0,
     documents: Annotated[int, typer.Option(min=1, max=10**6, help="Dev documents whose mean loss is shown.")] = 64,
     store: StorePath = Path(DEFAULT_STORE),
@@ -219,16 +232,18 @@ def landscape(
     """Draw the loss around the end of a run, from its start to its end, and its sharpness along training."""
     with loading():
         from mecheval import figures
+        from mecheval.analysis.weights import find_run, is_published
         from mecheval.cli.show import plain_table
-        from mecheval.evaluation.landscape import landscape as explore
         from mecheval.figures.landscape import landscape as chart
         from mecheval.figures.landscape import said
         from mecheval.store import Store
+        from mecheval.training.landscape import landscape as explore
 
     figures.check_suffix(save)
-    folder = Store(store).find(run)
+    folder = find_run(Store(store), run)
+    steps = along if along is not None else 0 if is_published(folder) else 6
     with aside.status("looking around"):
-        found = explore(folder, along, seed, documents)
+        found = explore(folder, steps, seed, documents)
     title = f"Loss landscape of {folder.status()['mixer']} ({folder.id[:6]})"
     write_chart(chart(found.plane, found.line, found.sharpness, title), save)
     if found.sharpness:

@@ -258,6 +258,9 @@ def _show(
     from mecheval.studies import restoring, study_table
     from mecheval.training.progress import duration
 
+    if study.prepare is not None:
+        with aside.status("looking into runs"):
+            study.prepare(points, store)
     table = study_table(study, points, store)
     best = table.best()
     with writing(folder):
@@ -280,7 +283,7 @@ def _show(
     for sentence in [] if study.says is None else study.says(table):
         line(sentence)
     spent = f" · {duration(took)}" if took else ""
-    note(f"figure {study.figure}: {folder / f'{study.name}-{scale}'}.svg{spent}")
+    note(f"figure{'' if study.figure == '–' else f' {study.figure}'}: {folder / f'{study.name}-{scale}'}.svg{spent}")
     return []
 
 

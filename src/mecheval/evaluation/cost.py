@@ -11,7 +11,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ from mecheval.sweep.local import WORKER, python_path
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
-LENGTHS = (32, 128, 512, 1024, 2048, 4096, 8192)
+LENGTHS = (32, 128, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+"""Sparse where nothing is fitted; from 1,024 tokens on exponents are, whose intervals need more than four points."""
 SETTING = ("cpu", "d_model", "mixer", "length")
 """Columns that say what was measured; two rows never agree in all of them."""
 MEASURED = {
@@ -47,7 +48,6 @@ FITTED = (1024, 8192)
 QUADRATIC, LINEAR = 1.7, 1.15
 """Attention's exponent of a training step is expected to be at least the first, that of a constant state at most the
 second."""
-OUT_OF_MEMORY = ("can't allocate memory", "MemoryError", "Cannot allocate memory", "failed to map segment")
 
 
 def measured(
@@ -66,18 +66,22 @@ def measured(
     limit = round(memory * 1e9) if memory is not None else (machine_memory() or 16 * 10**9) // 2
     known = {tuple(row[name] for name in SETTING): row for row in rows_in(path)}
     cpu = environment()["cpu"] or "unknown"
+    empty: dict[str, Any] = dict.fromkeys(COLUMNS)
     for mixer in mixers:
+        places = [(cpu, d_model, mixer, length) for length in sorted(set(lengths))]
+        last = next((place for place in places if known.get(place, {}).get("fits", "yes") != "yes"), None)
+        missing = [place for place in places if place not in known]
+        cells = _cells(mixer, [place[-1] for place in missing if last is None or place[-1] < last[-1]], d_model,
+                       limit, seconds)  # fmt: skip
         before = "yes"
-        for length in sorted(set(lengths)):
-            place = (cpu, d_model, mixer, length)
-            new = place not in known
-            if new:
-                found = {"fits": before} if before != "yes" else _cell(mixer, length, d_model, limit, seconds)
-                empty: dict[str, Any] = dict.fromkeys(COLUMNS)
+        for place in places:
+            if place in missing:
+                found = next(cells) if before == "yes" else {"fits": before}
                 known[place] = {**empty, **dict(zip(SETTING, place, strict=True)), **found}
                 _keep(path, list(known.values()))
             before = known[place]["fits"]
-            yield known[place], new
+            yield known[place], place in missing
+        cells.close()
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
@@ -104,22 +108,26 @@ def _keep(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_output(path, pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(index=False))
 
 
-def _cell(mixer: str, length: int, d_model: int, memory: int, seconds: float) -> dict[str, Any]:
-    """What one process measured, or why it could not: `fits` is yes, memory or time."""
-    asked = json.dumps({"mixer": mixer, "length": length, "d_model": d_model, "memory": memory})
-    command = [sys.executable, "-P", "-m", "mecheval.analysis.cost_cell", asked]
+def _cells(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds: float) -> Generator[dict[str, Any]]:
+    """What was measured at each length, up to the first that does not fit: `fits` is yes, memory or time."""
+    if not lengths:
+        return
+    asked = {"mixer": mixer, "lengths": list(lengths), "d_model": d_model, "memory": memory, "seconds": seconds}
+    command = [sys.executable, "-P", "-m", "mecheval.analysis.cost_cell", json.dumps(asked)]
     surrounding = {**os.environ, **WORKER, "PYTHONPATH": python_path()}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=surrounding, check=False)
-    except subprocess.TimeoutExpired:
-        return {"fits": "time"}
-    if done.returncode == 0:
-        found = json.loads(done.stdout)
-        return {"fits": "yes"} | {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
-    if done.returncode < 0 or any(each in done.stderr for each in OUT_OF_MEMORY):
-        return {"fits": "memory"}
-    last = done.stderr.strip().splitlines()[-1:]
-    raise UserError(f"cost: {mixer} at {length} tokens: {last[0] if last else 'no message'}")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surrounding) as process:
+        assert process.stdout is not None
+        try:
+            for length in lengths:
+                said = process.stdout.readline()
+                found = json.loads(said) if said else {"problem": "the measurement ended without a result"}
+                if "problem" in found:
+                    raise UserError(f"cost: {mixer} at {length} tokens: {found['problem']}")
+                yield {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
+                if found["fits"] != "yes":
+                    return
+        finally:
+            process.terminate()
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
@@ -161,6 +169,8 @@ def hypotheses(frame: pd.DataFrame) -> list[str]:
         outcome = "holds" if row["low"] >= QUADRATIC else "contradicted" if row["high"] < QUADRATIC else "inconclusive"
         numbers = f"{row['exponent']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
         said.append(f"A training step of attention has an exponent of at least {QUADRATIC}: {outcome} ({numbers}).")
+        if outcome != "holds":
+            said.append(_why_not(inside[inside["mixer"] == "attention"].sort_values("length")))
     if len(constant):
         above, surely = (constant.index[constant[end] > LINEAR] for end in ("exponent", "low"))
         outcome = "contradicted" if len(surely) else "inconclusive" if (constant["high"] > LINEAR).any() else "holds"
@@ -171,6 +181,27 @@ def hypotheses(frame: pd.DataFrame) -> list[str]:
             f"{constant['exponent'][top]:.2f} [{constant['low'][top]:.2f}, {constant['high'][top]:.2f}])."
         )
     return said
+
+
+def two_terms(lengths: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """The a and b of a·length + b·length² that come closest to the values, by the squares of relative errors."""
+    n, y = np.asarray(lengths, float), np.asarray(values, float)
+    (a, b), *_ = np.linalg.lstsq(np.stack([n / y, n**2 / y], axis=1), np.ones_like(y), rcond=None)
+    return float(a), float(b)
+
+
+def _why_not(own: pd.DataFrame) -> str:
+    """How much of a step is quadratic in the length at all, of the rows of one mixer in the order of their lengths."""
+    n, y = own["length"].to_numpy(float), own["train_ms"].to_numpy(float)
+    a, b = two_terms(n, y)
+    off = float(np.abs((a * n + b * n**2) / y - 1).max())
+    first, last = (f"{b * n[i] / (a + b * n[i]):.0%} at {n[i]:,.0f}" for i in (0, -1))
+    slope = math.log(y[-1] / y[-2]) / math.log(n[-1] / n[-2])
+    return (
+        f"Only a part of its step is quadratic: its times are {1e3 * a:.3g} µs × tokens + {1e6 * b:.3g} ns × tokens², "
+        f"to within {off:.0%}, of which the square is {first} and {last} tokens; the exponent between the two longest "
+        f"is {slope:.2f}."
+    )
 
 
 def cheaper_from(lengths: Sequence[int], ours: Sequence[float], theirs: Sequence[float]) -> float | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from mecheval.errors import UnknownName, UserError
 from mecheval.figures.convergence import convergence
 from mecheval.figures.heatmap import heatmap
+from mecheval.figures.landscape import landscapes
 from mecheval.figures.lines import curves, faithfulness
 from mecheval.figures.matrix import accuracy, depth, holdout, panels
 from mecheval.figures.points import calibration, capacity, shares
@@ -26,7 +27,7 @@ __all__ = [
 
 FIGURES = {
     "accuracy": accuracy, "capacity": capacity, "convergence": convergence, "depth": depth, "holdout": holdout,
-    "inside": inside, "panels": panels,
+    "inside": inside, "landscapes": landscapes, "panels": panels,
 }  # fmt: skip
 """The figures that a study can name."""
 SUFFIXES = (".html", ".json", ".pdf", ".png", ".svg")
@@ -48,7 +49,7 @@ def draw(table: StudyTable, title: str) -> Chart:
 def study_charts(table: StudyTable, store: Store, scale: str) -> dict[str, Chart]:
     """The figure and the learning curves of a study, by the names of their files; `table` has every run."""
     study, runs = table.study, table.frame["run"]
-    about = f"(figure {study.figure}, scale {scale})"
+    about = f"(scale {scale})" if study.figure == "–" else f"(figure {study.figure}, scale {scale})"
     drawn = {f"{study.name}-{scale}": draw(table.best(), f"{study.question} {about}")}
     if (table.frame["status"] != "missing").any():
         history = snapshot_of(store, "history", among=set(runs)).query("select * from history")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from mecheval.errors import UserError
 from mecheval.figures import vegalite as vl
 from mecheval.studies import StudyTable
 from mecheval.studies.inside import CHANGES, COLUMNS, LAYERS, READS, ROLES
+
+if TYPE_CHECKING:  # slow to import
+    import pandas as pd
 
 MOST_TOKENS = 80
 """Tokens of the longest document that is drawn: more cannot be read."""
@@ -30,11 +34,12 @@ LEAST = 0.005
 def reads(
     shares_layers: NDArray[np.float64], symbols: Sequence[str], roles: Mapping[str, int], title: str,
     norms_layers: NDArray[np.float64] | None = None, changes_layers: NDArray[np.float64] | None = None,
+    pairs: pd.DataFrame | None = None,
 ) -> vl.Chart:  # fmt: skip
     """A map for each layer, shares (layers, L, L): a row for each reading token, a column for each token read.
 
     With norms of the states after each token and their changes by it (layers, L), strips below show these; NaN stands
-    for a layer whose mixer has no state as a tensor.
+    for a layer whose mixer has no state as a tensor. Below these are the `pairs` that `probed_pairs` found in states.
     """
     layers, length = shares_layers.shape[:2]
     if length > MOST_TOKENS:
@@ -55,6 +60,12 @@ def reads(
         chart = vl.below([chart, vl.beside(strips, 3 * vl.GAP)], vl.GAP)
         notes.append(
             "Below: the norm of the layer's state after each token (line) and how far the token moves it (bars)."
+        )
+    if pairs is not None and len(pairs):
+        chart = vl.below([chart, vl.beside([_pairs(pairs, i, symbols) for i in range(layers)], 3 * vl.GAP)], vl.GAP)
+        notes.append(
+            "At the bottom: how often a linear probe, trained on other documents, names the value of each pair from "
+            "the state after each token, in documents of this kind (darkest: always)."
         )
     query = roles.get("query", length - 1)
     said = [f"layer {i} reads most from {label[int(np.argmax(row[query]))]}" for i, row in enumerate(shares_layers)]
@@ -100,6 +111,26 @@ def _strip(
     return vl.panel([bars, line], {"step": STEP}, STRIP, rows, title=vl.heading([head]))
 
 
+def _pairs(found: pd.DataFrame, layer: int, symbols: Sequence[str]) -> vl.Spec:
+    """A map of how well each pair is read from a layer's state, as wide as the map of what the layer reads."""
+    own = found[found["layer"] == layer]
+    rows = [
+        {"s": row["position"], "pair": f"pair {row['pair'] + 1}", "accuracy": round(row["accuracy"], 3)}
+        for row in own.to_dict("records")
+    ]
+    short = "[" + ", ".join(_quoted(name) for name in symbols) + "][datum.value]"
+    every, names = {"domain": list(range(len(symbols)))}, [f"pair {i + 1}" for i in range(found["pair"].max() + 1)]
+    at = {
+        "x": vl.field("s:O", title=None, scale=every, axis={"labelExpr": short, "labelAngle": -90}),
+        "y": vl.field("pair:N", title=None, scale={"domain": names}, axis={"labels": layer == 0}),
+        "color": vl.field("accuracy:Q", scale=vl.FILL, legend=None),
+        "tooltip": vl.tooltips(["pair", "accuracy"]),
+    }
+    head = f"pairs in the state of layer {layer}" if rows else f"layer {layer} has no state as a tensor"
+    cells = vl.layer("rect", at, stroke=vl.FAINT, strokeWidth=0.5)
+    return vl.panel([cells], {"step": STEP}, {"step": STEP}, rows, title=vl.heading([head]))
+
+
 def _colour(layer: int) -> vl.Spec:
     """The colour of a share; the first layer has the legend."""
     legend = {"title": "share", "values": [-1, 0, 1], "format": ".0f"} if layer == 0 else None
@@ -112,13 +143,21 @@ def _quoted(text: str) -> str:
 
 
 def inside(table: StudyTable, title: str) -> vl.Chart:
-    """Panels for each layer: what it reads, and below how its state changes. Over several seeds, the means."""
-    means = table.frame.groupby("mixer")[list(COLUMNS)].mean()
+    """Panels for each layer: what it reads, and below how its state changes. Over several seeds, the means.
+
+    A row is a mixer, or a mixer and a width where there are several; those without any numbers are only named.
+    """
+    known = table.frame[table.frame[list(READS)].notna().any(axis=1)]
+    wide = known["d_model"].nunique() > 1
+    labels = [f"{mixer}, {width}" if wide else str(mixer)
+              for mixer, width in zip(known["mixer"], known["d_model"], strict=True)]  # fmt: skip
+    means = known[list(COLUMNS)].groupby(labels).mean()
+    rows_of = [f"{mixer}, {width}" if wide else mixer
+               for mixer in table.axis("mixer") for width in (table.axis("d_model") if wide else [0])]  # fmt: skip
+    missing = [mixer for mixer in table.axis("mixer") if mixer not in set(known["mixer"])]
     lines, said = [], []
     for names, heading in ((READS, "layer {} reads at the query from"), (CHANGES, "state of layer {} changes at")):
-        mixers = [
-            mixer for mixer in table.axis("mixer") if names is READS or means.loc[mixer, list(names)].notna().any()
-        ]
+        mixers = [row for row in rows_of if row in means.index and means.loc[row, list(names)].notna().any()]
         if not mixers:
             continue
         panels = []
@@ -139,6 +178,8 @@ def inside(table: StudyTable, title: str) -> vl.Chart:
         "shares count against the result, and the rest comes from other tokens. Below: by how much of its norm the "
         "state changes at the token of a role; mixers that carry no state as a tensor are not there."
     ]
+    if missing:
+        notes.append(f"No results: {', '.join(missing)}.")
     pixels = LAYERS * (WIDE * len(ROLES) + 60) + 100
     return vl.finish(vl.below(lines, 2 * vl.GAP), title, notes, pixels, f"{title} {'; '.join(said) or 'No results'}.")
 

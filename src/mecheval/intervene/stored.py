@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # slow to import
 
 RIDGE = 1e-6
 """Penalty of the probe, relative to the mean square of the states."""
+MOST_PAIRS = 4096
+"""The largest number of different pairs, keys times values, that a probe can be taught with some hundred documents."""
 
 
 def probed_pairs(lm: LM, train: Batch, test: Batch) -> pd.DataFrame:
@@ -36,6 +38,8 @@ def probed_pairs(lm: LM, train: Batch, test: Batch) -> pd.DataFrame:
 
     (keys, values), (tested_keys, tested_values) = _pairs(train), _pairs(test)
     names, symbols = keys.unique(), values.unique()
+    if len(names) * len(symbols) > MOST_PAIRS:
+        raise UserError(f"stored pairs: a probe is for at most {MOST_PAIRS:,} different pairs of keys and values.")
     rows = []
     for layer in layers_with(lm, "state"):
         site = f"blocks.{layer}.mixer.state"

@@ -20,7 +20,7 @@ __all__ = [
     "restoring",    "seeds_in", "study_name", "study_points", "study_table", "with_seed",
 ]  # fmt: skip
 
-_FILES = ("paper", "beyond", "convergence", "inside")
+_FILES = ("paper", "beyond", "convergence", "inside", "landscape")
 """The files of studies, each with a tuple STUDIES; a new file has its name here."""
 STUDIES: dict[str, Study] = {
     study.name: study for file in _FILES for study in import_module(f"{__name__}.{file}").STUDIES

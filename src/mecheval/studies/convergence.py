@@ -119,7 +119,9 @@ def hypotheses(table: StudyTable) -> list[str]:
             low, high = map(float, difference_interval(usual[both].to_numpy(), own[both].to_numpy()))
             numbers = f"{own[both].mean():.0%} of its runs learn, {usual[both].mean():.0%} of attention's; difference"
             sentence = f"{mixer} learns with fewer learning rates than attention"
-            said.append(f"{sentence}: {outcome(low, high, 0)} ({numbers} [{low:+.2f}, {high:+.2f}]).")
+            most, _ = difference_interval(np.ones(len(both)), np.zeros(len(both)))
+            hint = f"; {len(both)} pairs of runs cannot decide it, more --seeds can" if most <= 0 else ""
+            said.append(f"{sentence}: {outcome(low, high, 0)} ({numbers} [{low:+.2f}, {high:+.2f}]{hint}).")
     timed = known[known["learnt"]].dropna(subset=["jumps", "appears"])
     if len(timed) > 1:
         before = (timed["appears"] <= timed["jumps"]).to_numpy(float)

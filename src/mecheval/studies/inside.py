@@ -63,10 +63,11 @@ def read_off(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
 
 
 def says(table: StudyTable) -> list[str]:
-    """A sentence for each mixer, over several seeds about the means, then the hypotheses with their outcomes."""
+    """A sentence for each mixer and width, over several seeds about the means, then the hypotheses with outcomes."""
     known = table.frame[table.frame[list(READS)].notna().any(axis=1)]
     said = []
-    for mixer, own in known.groupby("mixer", sort=False):
+    for (mixer, width), own in known.groupby(["mixer", "d_model"], sort=False):
+        name = f"{mixer}, d_model {width}" if known["d_model"].nunique() > 1 else mixer
         means = own[list(COLUMNS)].mean()
         layers = []
         for i in range(LAYERS):
@@ -76,7 +77,7 @@ def says(table: StudyTable) -> list[str]:
                 changes = ", ".join(f"{role} {means[f'layer_{i}_change_{role}']:.2f}" for role in ROLES)
                 state = f"state of norm {means[f'layer_{i}_norm']:.3g} that changes by {changes}"
             layers.append(f"layer {i} reads {shares}; {state}")
-        said.append(f"{mixer}: {'. '.join(layers)}.".replace(". layer", ". Layer"))
+        said.append(f"{name}: {'. '.join(layers)}.".replace(". layer", ". Layer"))
     return [*said, *hypotheses(known)]
 
 

@@ -134,7 +134,9 @@ def study_table(study: Study, points: Sequence[Point], store: Store) -> StudyTab
     frame[numbers] = frame[numbers].astype(float)
     frame = frame.join(_readings(study, frame, store), on="run").join(_verdicts(frame, store), on="run")
     if study.columns is not None:
-        frame = frame.join(study.columns(frame, store), on="run")
+        added = study.columns(frame, store)
+        frame = frame.join(added, on="run")
+        frame.attrs = added.attrs  # what a figure needs and no column holds
     return StudyTable(study, tuple(axes), tuple(study.readings), frame)
 
 

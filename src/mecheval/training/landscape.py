@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mecheval.analysis import load_run
@@ -38,7 +38,7 @@ SIDE, REACH = 15, 1.0
 """Points of the plane along a side, and how far it reaches, in lengths of the weights."""
 ON_THE_LINE = 31
 """Points from start to end and half as far beyond."""
-EIGENVALUES, MOST_STEPS, CLOSE = 3, 60, 1e-4
+EIGENVALUES, MOST_STEPS, CLOSE = 3, 60, 1e-3
 """Eigenvalues that are asked for, most steps of Lanczos' method, and the relative error at which it stops."""
 
 Row = dict[str, Any]
@@ -54,10 +54,13 @@ class Landscape:
     sharpness: list[Row]  # step, lr, loss, eigenvalues, edge, preconditioned, preconditioned_edge
 
 
-def landscape(folder: RunFolder, along: int = 6, seed: int = 0, documents: int = DOCUMENTS) -> Landscape:
+def landscape(
+    folder: RunFolder, along: int = 6, seed: int = 0, documents: int = DOCUMENTS, eigenvalues: int = EIGENVALUES
+) -> Landscape:
     """The landscape of a finished run, the same for the same seed.
 
     Sharpness is measured `along` training, at so many steps: for that the run is trained again, as its config says.
+    With no `eigenvalues` of the Hessian itself, only that of the preconditioned one is.
     """
     if along < 0 or documents < 1:
         raise UserError(f"landscape: give along >= 0 and documents >= 1 (got {along}, {documents}).")
@@ -74,7 +77,9 @@ def landscape(folder: RunFolder, along: int = 6, seed: int = 0, documents: int =
         across = {name: end[name] - start[name] for name in end}
         parts = [1.5 * i / (ON_THE_LINE - 1) for i in range(ON_THE_LINE)]
         line = [{"part": part, "loss": _loss_at(lm, start, seen, (across, part))} for part in parts]
-        return Landscape(plane, line, list(_along(config, task, trained.step, seen, along, seed)) if along else [])
+        return Landscape(
+            plane, line, list(_along(config, task, trained.step, seen, along, seed, eigenvalues)) if along else []
+        )
 
 
 def random_direction(weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
@@ -84,30 +89,32 @@ def random_direction(weights: Mapping[str, Tensor], seed: int) -> dict[str, Tens
     return {name: each * (weights[name].norm() / each.norm()) for name, each in drawn.items()}
 
 
-def _along(config: RunConfig, task: Task, last: int, seen: Questions, along: int, seed: int) -> Iterator[Row]:
+def _along(
+    config: RunConfig, task: Task, last: int, seen: Questions, along: int, seed: int, eigenvalues: int
+) -> Iterator[Row]:
     """Train again up to step `last`, and look at the Hessian on the way."""
     state, data = Training(config, task), TrainingData(config, task)
     wanted = {round(last * i / along) for i in range(along + 1)}
     while True:
         if state.step in wanted:
-            yield _sharpness(state, seen, seed)
+            yield _sharpness(state, seen, seed, eigenvalues)
         if state.step >= last:
             return
         state.advance(data.batch(state.step))
 
 
-def _sharpness(state: Training, seen: Questions, seed: int) -> Row:
+def _sharpness(state: Training, seen: Questions, seed: int, eigenvalues: int) -> Row:
     given, step = state.config.optimiser, state.step
     lr = state.learning_rate(max(0, step - 1))
     lm = state.config.build_lm()
     lm.load_state_dict(state.weights())
     product, loss, size = hessian_products(lm, seen)
-    plain = top_eigenvalues(product, size, EIGENVALUES, seed)
+    plain = top_eigenvalues(product, size, eigenvalues, seed) if eigenvalues else []
     row: Row = {"step": step, "lr": lr, "loss": loss, "eigenvalues": plain, "edge": 2 / lr if lr else math.inf}
     first, second = given.betas
     row["preconditioned_edge"] = row["edge"] * (1 + first) / (1 - first)
     row["preconditioned"] = None
-    moments = [state.optimiser.state.get(each, {}).get("exp_avg_sq") for each in state.lm.parameters()]
+    moments = [state.optimiser.state.get(each, {}).get("exp_avg_sq") for each in trainable(state.lm).values()]
     if step and all(each is not None for each in moments):
         v = torch.cat([each.double().flatten() for each in moments if each is not None])
         scale = ((1 - first**step) * ((v / (1 - second**step)).sqrt() + given.eps)).rsqrt()
@@ -116,9 +123,9 @@ def _sharpness(state: Training, seen: Questions, seed: int) -> Row:
 
 
 def hessian_products(lm: LM, seen: Questions) -> tuple[Matvec, float, int]:
-    """The product of the loss's Hessian with a vector over all weights, in double precision; also loss and size."""
+    """The product of the loss's Hessian with a vector over all trained weights, in double precision; loss and size."""
     lm = lm.double().eval()
-    weights = list(lm.parameters())
+    weights = list(trainable(lm).values())
 
     def gradient(y: Tensor, x: Tensor | None = None) -> Tensor:
         found = torch.autograd.grad(y, weights, x, create_graph=x is None, retain_graph=True, materialize_grads=True)
@@ -173,15 +180,20 @@ def _loss_at(
     lm: LM, weights: Mapping[str, Tensor], seen: Questions, *moves: tuple[Mapping[str, Tensor], float]
 ) -> float:
     """The loss after moving the weights along some directions."""
-    for name, parameter in lm.named_parameters():
+    for name, parameter in trainable(lm).items():
         parameter.copy_(weights[name])
         for direction, by in moves:
             parameter.add_(direction[name], alpha=by)
     return float(_loss(lm, seen))
 
 
+def trainable(lm: LM) -> dict[str, nn.Parameter]:
+    """The weights that training moves, by name; BaseConv's positions, for one, stay as they are."""
+    return {name: parameter for name, parameter in lm.named_parameters() if parameter.requires_grad}
+
+
 def _weights(lm: LM) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in lm.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in trainable(lm).items()}
 
 
 @contextmanager
