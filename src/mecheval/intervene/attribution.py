@@ -90,7 +90,7 @@ def attribute(
     where = before_the_answer(clean, positions(clean, roles, seed))
     parts = []
     with evaluating(model):
-        for rows in document_slices(model, clean, budget_mb / 4 / steps):  # a run backwards keeps every activation
+        for rows in document_slices(model, clean, budget_mb / 4):  # a run backwards keeps every activation
             own, base = (cut_after_prediction(batch[rows]) for batch in (clean, corrupted))
             there = {role: at[rows] for role, at in where.items()}
             run = _Runs(model, own, base, asked, there, MEASURES[measure])
@@ -121,19 +121,16 @@ class _Runs:
         self.estimates = torch.zeros(len(sites), len(where), len(clean), dtype=torch.float64)
 
     def along_sites(self, shares: Sequence[float]) -> Tensor:
-        """(sites, roles, n): each place moves by itself. An `LM` takes all steps at once, from the place's block on."""
-        stacks = [shares] if isinstance(self.model, LM) else [[share] for share in shares]
+        """(sites, roles, n): each place moves by itself. What comes before its block in an `LM` is not run again."""
         for s, site in enumerate(self.sites):
             block = place(self.model, site).site.block or 0
             for r, (role, at) in enumerate(self.where.items()):
                 change = self.changes[site, role]
-                for some in stacks if change.any() else []:
-                    line = torch.cat([self.others[site][role] + share * change for share in some]).requires_grad_()
-                    there = at.repeat(len(some), *[1] * (at.ndim - 1))
-                    with torch.enable_grad(), listening(self.model, {site: _placed(self.axes[site], there, line)}):
-                        [slope] = torch.autograd.grad(self.answer(block, len(some)), line)
-                    found = (change * slope.view(len(some), *change.shape)).sum(0).flatten(1).sum(1)
-                    self.estimates[s, r] += found.double().cpu() / len(shares)
+                for share in shares if change.any() else []:
+                    line = (self.others[site][role] + share * change).requires_grad_()
+                    with torch.enable_grad(), listening(self.model, {site: _placed(self.axes[site], at, line)}):
+                        [slope] = torch.autograd.grad(self.answer(block), line)
+                    self.estimates[s, r] += (change * slope).flatten(1).sum(1).double().cpu() / len(shares)
         return self.estimates
 
     def along_inputs(self, moved: str, shares: Sequence[float]) -> Tensor:
@@ -147,7 +144,7 @@ class _Runs:
             hears = {site: _keeper(site, seen) for site in self.sites}
             put_in = {moved: _placed(place(self.model, moved).axis, at["all"], line)}
             with torch.enable_grad(), listening(self.model, put_in), listening(self.model, hears):
-                answered, wanted = self.answer(0, 1), [seen[site] for site in self.sites]
+                answered, wanted = self.answer(0), [seen[site] for site in self.sites]
             slopes = torch.autograd.grad(answered, wanted, allow_unused=True, materialize_grads=True)
             for s, (site, slope) in enumerate(zip(self.sites, slopes, strict=True)):
                 for r, (role, there) in enumerate(self.where.items()):
@@ -157,14 +154,14 @@ class _Runs:
                     self.estimates[s, r] += change.flatten(1).sum(1).double().cpu() / len(shares)
         return self.estimates
 
-    def answer(self, block: int, times: int) -> Tensor:
-        """The sum of the documents' measures, so many times; of an `LM`, from the input of a block on."""
-        model, at = self.model, self.corrupted.predict_at[:, 0].repeat(times)
+    def answer(self, block: int) -> Tensor:
+        """The sum of the documents' measures; of an `LM`, from the input of a block on."""
+        model, at = self.model, self.corrupted.predict_at[:, 0]
         if isinstance(model, LM):
-            logits = model.resume(block, self.inputs[block].repeat(times, 1, 1), at)
+            logits = model.resume(block, self.inputs[block], at)
         else:
-            logits = model(self.corrupted.tokens.repeat(times, 1))[torch.arange(len(at), device=at.device), at]
-        return self.measure(logits, self.corrupted.answers.repeat(times)).sum()
+            logits = model(self.corrupted.tokens)[torch.arange(len(at), device=at.device), at]
+        return self.measure(logits, self.corrupted.answers).sum()
 
 
 def _placed(axis: int, at: Tensor, values: Tensor) -> Listener:
