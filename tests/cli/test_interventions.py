@@ -213,6 +213,7 @@ def test_a_run_that_learnt_nothing(command: Command, tmp_path: Path) -> None:
             "cannot write a figure as 'map.gif'; choose .html, .json, .pdf, .png, .svg at the end.",
         ),
         (["explain", "zzz"], "no run starts with 'zzz'. There are: RUN."),
+        (["explore", ".", "--state", "best"], "--state is for runs; a checkpoint on disk has one state."),
         (["explore", "RUN", "--document", "16"], "there is no document 16; the run is scored on documents 0 to 15."),
         (["intervene", "RUN", "--sites", "heads", "--edit", "zero"], "--edit is about whole sites; leave out --sites"),
         (["explain", "RUN", "--document", "16"], "there is no document 16; the run is scored on documents 0 to 15."),

@@ -57,6 +57,21 @@ def test_a_checkpoint_is_patched_and_edited_in_the_browser(folder: Path, browser
             server.shutdown()
 
 
+def test_a_mamba_on_disk(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.MambaConfig(vocab_size=40, hidden_size=16, state_size=4, num_hidden_layers=2)
+    transformers.MambaForCausalLM(config).save_pretrained(tmp_path)
+    session = of_checkpoint(tmp_path, "ar", TASK, 0, "test")
+    start, last = session.start(), "backbone.layers.1.output"
+    given = {"clean": start["clean"], "corrupted": start["corrupted"], "patches": [[last, "query"]]}
+    found = session.answer(Asked.read(given))
+    assert {"backbone.layers.0.input", "backbone.layers.0.mixer.conv1d.output", last} <= {
+        row["site"] for row in found["map"]["rows"]
+    }
+    clean, patched = ({symbol: p for symbol, p, _ in found["answers"][name]} for name in ("clean", "patched"))
+    assert patched == pytest.approx(clean, abs=1e-5)
+
+
 def test_a_document_that_is_not_there_is_one_line(folder: Path) -> None:
     with pytest.raises(UserError, match="there is no document -1; choose 0 to 9999"):
         of_checkpoint(folder, "ar", TASK, -1, "test")

@@ -116,6 +116,14 @@ def test_only_its_reader_is_answered(server: Server, session: Session) -> None:
     assert json.loads(request(server, f"{home}answer", body="{}")[1])["error"].startswith("the explorer wants")
 
 
+def test_the_first_answer_is_prepared_before_anybody_asks(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[Asked] = []
+    monkeypatch.setattr(session, "answer", lambda asked: answered.append(asked) or {})  # type: ignore[func-returns-value]
+    with Server(session) as server:
+        server.warm.join(timeout=30)
+        assert [list(each.clean) for each in answered] == [session.start()["clean"]]
+
+
 def test_the_page(server: Server, browser: Any) -> None:
     sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright for the tests of the page")
     problems: list[str] = []

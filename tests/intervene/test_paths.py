@@ -34,9 +34,13 @@ def test_paths_of_a_linear_model_add_up_to_the_sender() -> None:
     assert found["layers.1.output", "value", "reads.0.output"] == pytest.approx(0, abs=1e-12)  # it comes too late
 
 
+READS_BY = ("q", "k", "v", "r", "C", "B", "u", "x1", "x2")
+"""Queries, keys and values, as the mixers call them."""
+
+
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "canon" not in name])
 def test_a_path_is_what_two_runs_by_hand_give(variant: str) -> None:
-    """From block 0's mixer at the value to block 1's mixer: the stream without its other parts, and the norm."""
+    """From block 0's mixer at the value to block 1's mixer, or to its queries, keys or values alone."""
     lm, (clean, corrupted) = small_lm(variant), pairs(6)
     rows, at = torch.arange(6), clean.roles["value"]
     sender, receiver = "blocks.0.mixer.output", "blocks.1.mixer.input"
@@ -47,12 +51,17 @@ def test_a_path_is_what_two_runs_by_hand_give(variant: str) -> None:
         stream = seen["blocks.1.input"].clone()
         stream[rows, at] += own - seen[sender][rows, at]
         got: Tensor = blocks[1].norm1(stream)
+        inside = [str(site) for site in lm.sites() if site.block == 1 and site.part.removeprefix("mixer.") in READS_BY]
         with listening(lm, {receiver: lambda _: got}):
-            logits = lm(corrupted.tokens)[rows, clean.predict_at[:, 0]]
-    wanted = float(logits.double().softmax(-1)[rows, clean.answers].mean())
-    found = me.path(lm, clean, corrupted, [sender], [receiver], ["value"]).iloc[0]
-    assert found["restored"] == pytest.approx(wanted, abs=ROUNDED)
-    assert found["receiver"] == receiver
+            new = {receiver: got, **me.capture(lm, corrupted, inside)}
+        wanted = {}
+        for site, value in new.items():
+            with listening(lm, {site: lambda _, value=value: value}):  # type: ignore[misc]
+                logits = lm(corrupted.tokens)[rows, clean.predict_at[:, 0]]
+            wanted[site] = float(logits.double().softmax(-1)[rows, clean.answers].mean())
+    found = me.path(lm, clean, corrupted, [sender], list(wanted), ["value"]).set_index("receiver")["restored"]
+    assert found.to_dict() == pytest.approx(wanted, abs=ROUNDED)
+    assert bool(inside) == (variant != "base_conv")  # a convolution and a gate are no queries, keys and values
 
 
 def test_queries_keys_and_values_are_receivers_of_their_own() -> None:

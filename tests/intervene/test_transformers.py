@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,6 +113,46 @@ def test_all_kinds(name: str, wiring: Wiring, inside: list[str], request: pytest
     direct = me.path(model, clean, corrupted, wiring.writers[-1:], [last], ["query"], frozen=wiring.writers[1:])
     own = exact.loc[(wiring.writers[-1], "query"), "restored"]
     assert direct["restored"].iloc[0] == pytest.approx(own, abs=ROUNDED)  # only the head comes after the last part
+
+
+@pytest.mark.parametrize(
+    ("name", "wiring", "receiver", "count"),
+    [
+        ("gpt2", GPT2_WIRING, "transformer.h.1.attn.c_attn", 3),
+        ("mamba", MAMBA_WIRING, "backbone.layers.1.mixer.in_proj", 2),
+    ],
+)
+def test_paths_to_queries_keys_and_values(
+    name: str, wiring: Wiring, receiver: str, count: int, request: pytest.FixtureRequest
+) -> None:
+    """From layer 0's mixer to one part of a projection of layer 1, with plain hooks: queries, keys or values."""
+    model, (clean, corrupted), sender = request.getfixturevalue(name).eval(), pairs(6), wiring.writers[1]
+    parts = [f"{receiver}.output.part.{i}/{count}" for i in range(count)]
+    everywhere = {"all": torch.arange(int(clean.predict_at[0, 0]) + 1).expand(6, -1)}
+    found = me.path(model, clean, corrupted, [sender], parts, everywhere, frozen=wiring.writers[1:])
+    still = {**me.capture(model, corrupted, wiring.writers[1:]), **me.capture(model, clean, [sender])}
+
+    def says(x: torch.Tensor) -> Any:
+        return lambda _, given, out: (x, *out[1:]) if isinstance(out, tuple) else x
+
+    hooks = [model.get_submodule(site.removesuffix(".output")).register_forward_hook(says(x))
+             for site, x in still.items()]  # fmt: skip
+    [got] = me.capture(model, corrupted, [f"{receiver}.output"]).values()
+    for hook in hooks:
+        hook.remove()
+    [lost] = me.capture(model, corrupted, [f"{receiver}.output"]).values()
+    for i in range(count):
+        mixed = [
+            own if i == j else old
+            for j, (own, old) in enumerate(zip(*(x.chunk(count, 2) for x in (got, lost)), strict=True))
+        ]
+        hook = model.get_submodule(receiver).register_forward_hook(says(torch.cat(mixed, 2)))
+        with torch.no_grad():
+            logits = model(corrupted.tokens).logits[torch.arange(6), clean.predict_at[:, 0]].double()
+        hook.remove()
+        wanted = float(logits.softmax(-1)[torch.arange(6), clean.answers].mean())
+        assert found["restored"].iloc[i] == pytest.approx(wanted, abs=ROUNDED)
+    assert found["attribution"].abs().min() > 10 * ROUNDED  # each part says something of its own
 
 
 @CASES

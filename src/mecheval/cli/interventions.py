@@ -266,6 +266,8 @@ def explore(
         from mecheval.store import Store
 
     if Path(run).is_dir():
+        if state != "last":
+            raise UserError("--state is for runs; a checkpoint on disk has one state.")
         session = of_checkpoint(run, task or "words", given_options(assignments, []), document, split)
     else:
         if task or assignments:

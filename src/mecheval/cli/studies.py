@@ -150,8 +150,10 @@ def study(
             raise UserError(f"a store behind a URL is for --engine ray; --engine {engine} needs a folder.")
         opened = open_store(store)
         tracked = tuple(dict.fromkeys(track or ()))
-        if status and (search or tracked):
-            raise UserError(f"--status trains nothing; leave out --{'search' if search else 'track'}.")
+        used = {"search": search, "track": tracked, "engine": engine != "local", "log": log, "figures": figures,
+                **{name: name != "workers" for name in given}, kind or "json": kind not in (None, "json")}  # fmt: skip
+        if status and (idle := [name for name, value in used.items() if value]):
+            raise UserError(f"--status trains and draws nothing; leave out --{idle[0]}.")
         if tracked and is_url(store):
             raise UserError("--track writes below the store, which must be a folder.")
         if device is not None and engine == "local" and not status:

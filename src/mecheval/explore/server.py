@@ -44,6 +44,14 @@ class Server(ThreadingHTTPServer):
         except OSError as error:
             raise UserError(f"cannot listen on port {port}: {error.strerror}.") from None
         self.session, self.token, self.lock = session, secrets.token_urlsafe(24), threading.Lock()
+        self.warm = threading.Thread(target=self._warm_up, daemon=True)
+        self.warm.start()
+
+    def _warm_up(self) -> None:
+        """Answer once before anybody asks: what is loaded or compiled on first use is then there for the reader."""
+        start = self.session.start()
+        with self.lock, suppress(Exception):  # which the reader is told of
+            self.session.answer(Asked.read({"clean": start["clean"], "corrupted": start["corrupted"], "patches": []}))
 
     @property
     def address(self) -> str:

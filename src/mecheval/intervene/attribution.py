@@ -93,74 +93,87 @@ def attribute(
         for rows in document_slices(model, clean, budget_mb / 4):  # a run backwards keeps every activation
             own, base = (cut_after_prediction(batch[rows]) for batch in (clean, corrupted))
             there = {role: at[rows] for role, at in where.items()}
-            parts.append(_slice(model, own, base, asked, there, moved, steps, MEASURES[measure]))
+            run = _Runs(model, own, base, asked, there, MEASURES[measure])
+            shares = [(step + 0.5) / steps for step in range(steps)]
+            estimates = run.along_sites(shares) if moved is None else run.along_inputs(moved, shares)
+            for r, at in enumerate(there.values()):
+                estimates[:, r, ~has_role(at).cpu()] = torch.nan
+            parts.append((run.original, run.lost, run.lost + estimates))
     original, lost, restored = (torch.cat(each, dim=-1) for each in zip(*parts, strict=True))
     likelihoods = Likelihoods(lost, restored)
     return summarise(Documents(asked, list(where), original, likelihoods, corruption=corruption_of(clean, corrupted)))
 
 
-def _slice(
-    model: nn.Module, clean: Batch, corrupted: Batch, sites: Sequence[str], where: dict[str, Tensor],
-    moved: str | None, steps: int, measure: Measure,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The measure of clean and corrupted documents (n,), and estimates after each intervention (sites, roles, n).
+class _Runs:
+    """Runs of some documents, with what is read of them once."""
 
-    `moved` is the site of the inputs that move; without it, each site moves by itself.
-    """
-    all_of_it = {"all": torch.arange(clean.tokens.shape[1], device=clean.tokens.device).expand(len(clean), -1)}
-    with torch.no_grad():
-        original, values = read(model, clean, sites, where, measure)[:2]
-        lost, others = read(model, corrupted, sites, where, measure)[:2]
-        ends = [read(model, b, [moved], all_of_it)[1][moved]["all"] for b in (corrupted, clean)] if moved else []
-    axes = {site: place(model, site).axis for site in [*sites, *([moved] if moved else [])]}
-    restored, slopes = lost.expand(len(sites), len(where), len(clean)).clone(), dict[str, Tensor]()
-    for share in ((step + 0.5) / steps for step in range(steps)):
-        if moved:
-            line = _placed(axes[moved], all_of_it["all"], torch.lerp(ends[0], ends[1], share))
-            slopes = dict(zip(sites, _slopes(model, corrupted, sites, {moved: line}, measure), strict=True))
-        for s, site in enumerate(sites):
-            for r, (role, at) in enumerate(where.items()):
-                change = values[site][role] - others[site][role]
-                if not change.any():
-                    continue
-                if not moved:
-                    line = _placed(axes[site], at, others[site][role] + share * change)
-                    [slopes[site]] = _slopes(model, corrupted, [site], {site: line}, measure)
-                slope = at_positions(slopes[site], axes[site], at)
-                if at.ndim == 2:  # a span: only where the document has it
-                    change = change * (at != NOWHERE).view(*at.shape, *[1] * (change.ndim - 2))
-                restored[s, r] += (change * slope).flatten(1).sum(1).double().cpu() / steps
-    for r, at in enumerate(where.values()):
-        restored[:, r, ~has_role(at).cpu()] = torch.nan
-    return original, lost, restored
+    def __init__(
+        self, model: nn.Module, clean: Batch, corrupted: Batch, sites: Sequence[str], where: dict[str, Tensor],
+        measure: Measure,
+    ) -> None:  # fmt: skip
+        self.model, self.clean, self.corrupted, self.measure = model, clean, corrupted, measure
+        self.sites, self.where = sites, where
+        self.axes = {site: place(model, site).axis for site in sites}
+        with torch.no_grad():
+            self.original, own = read(model, clean, sites, where, measure)[:2]
+            self.lost, self.others, self.inputs = read(model, corrupted, sites, where, measure)
+        self.changes = {(site, role): own[site][role] - self.others[site][role] for site in sites for role in where}
+        self.estimates = torch.zeros(len(sites), len(where), len(clean), dtype=torch.float64)
+
+    def along_sites(self, shares: Sequence[float]) -> Tensor:
+        """(sites, roles, n): each place moves by itself. What comes before its block in an `LM` is not run again."""
+        for s, site in enumerate(self.sites):
+            block = place(self.model, site).site.block or 0
+            for r, (role, at) in enumerate(self.where.items()):
+                change = self.changes[site, role]
+                for share in shares if change.any() else []:
+                    line = (self.others[site][role] + share * change).requires_grad_()
+                    with torch.enable_grad(), listening(self.model, {site: _placed(self.axes[site], at, line)}):
+                        [slope] = torch.autograd.grad(self.answer(block), line)
+                    self.estimates[s, r] += (change * slope).flatten(1).sum(1).double().cpu() / len(shares)
+        return self.estimates
+
+    def along_inputs(self, moved: str, shares: Sequence[float]) -> Tensor:
+        """(sites, roles, n): the inputs move, and all sites are heard meanwhile."""
+        everywhere = torch.arange(self.clean.tokens.shape[1], device=self.clean.tokens.device)
+        at = {"all": everywhere.expand(len(self.clean), -1)}
+        with torch.no_grad():
+            start, end = (read(self.model, b, [moved], at)[1][moved]["all"] for b in (self.corrupted, self.clean))
+        for share in shares:
+            line, seen = torch.lerp(start, end, share).requires_grad_(), dict[str, Tensor]()
+            hears = {site: _keeper(site, seen) for site in self.sites}
+            put_in = {moved: _placed(place(self.model, moved).axis, at["all"], line)}
+            with torch.enable_grad(), listening(self.model, put_in), listening(self.model, hears):
+                answered, wanted = self.answer(0), [seen[site] for site in self.sites]
+            slopes = torch.autograd.grad(answered, wanted, allow_unused=True, materialize_grads=True)
+            for s, (site, slope) in enumerate(zip(self.sites, slopes, strict=True)):
+                for r, (role, there) in enumerate(self.where.items()):
+                    change = self.changes[site, role] * at_positions(slope, self.axes[site], there)
+                    if there.ndim == 2:  # a span: only where the document has it
+                        change = change * (there != NOWHERE).view(*there.shape, *[1] * (change.ndim - 2))
+                    self.estimates[s, r] += change.flatten(1).sum(1).double().cpu() / len(shares)
+        return self.estimates
+
+    def answer(self, block: int) -> Tensor:
+        """The sum of the documents' measures; of an `LM`, from the input of a block on."""
+        model, at = self.model, self.corrupted.predict_at[:, 0]
+        if isinstance(model, LM):
+            logits = model.resume(block, self.inputs[block], at)
+        else:
+            logits = model(self.corrupted.tokens)[torch.arange(len(at), device=at.device), at]
+        return self.measure(logits, self.corrupted.answers).sum()
 
 
 def _placed(axis: int, at: Tensor, values: Tensor) -> Listener:
-    """A listener that puts values at positions, and asks for gradients there."""
+    """A listener that puts values at positions; the run has gradients from there on."""
 
     def change(x: Tensor) -> Tensor:
         y = x.detach().clone()
         put(y, axis, at, values)
-        return y.requires_grad_()
+        return y
 
     return change
 
 
-def _slopes(
-    model: nn.Module, batch: Batch, sites: Sequence[str], moved: dict[str, Listener], measure: Measure
-) -> tuple[Tensor, ...]:
-    """The gradient of the sum of the documents' measures at each site, in a run in which something is `moved`."""
-    seen: dict[str, Tensor] = {}
-
-    def keeper(site: str) -> Listener:
-        return lambda x: seen.setdefault(site, x.clone())
-
-    with torch.enable_grad(), listening(model, moved), listening(model, {site: keeper(site) for site in sites}):
-        at = batch.predict_at[:, 0]
-        if isinstance(model, LM):
-            logits = model(batch.tokens, at=at)
-        else:
-            logits = model(batch.tokens)[torch.arange(len(batch), device=batch.tokens.device), at]
-        answered = measure(logits, batch.answers).sum()
-        wanted = [seen[site] for site in sites]
-        return torch.autograd.grad(answered, wanted, allow_unused=True, materialize_grads=True)
+def _keeper(site: str, seen: dict[str, Tensor]) -> Listener:
+    return lambda x: seen.setdefault(site, x.clone())
