@@ -14,6 +14,7 @@ from mecheval.cli.app import app, aside, console, line, loading, note, print_jso
 from mecheval.cli.clean import clean_text, write
 from mecheval.cli.options import (
     ANY_OPTION,
+    AnyRun,
     AsJson,
     Csv,
     Latex,
@@ -163,6 +164,7 @@ def query(
     as_json: AsJson = False,
 ) -> None:
     """Query the store in SQL: "select mixer, max(dev_accuracy) from runs group by mixer"."""
+    format_of(csv=csv, json=as_json)
     with loading():
         from mecheval.cli.show import records
         from mecheval.cli.show.runs import frame_table
@@ -201,7 +203,7 @@ def _check_reads(sql: str) -> None:
 
 @app.command(short_help="Write a model card of a run in Markdown.")
 def card(
-    run: Run,
+    run: AnyRun,
     state: State = "last",
     out: Annotated[Path | None, typer.Option(help="File to write; default: print it.")] = None,
     store: StorePath = Path(DEFAULT_STORE),
@@ -209,11 +211,11 @@ def card(
     """Write a model card of a run in Markdown: what it is, its scores, its verdict, its config."""
     with loading():
         from mecheval.analysis.weights import card as card_of
-        from mecheval.analysis.weights import run_config_of
+        from mecheval.analysis.weights import find_run, run_config_of
         from mecheval.files import write_atomic
         from mecheval.store import Store, writing
 
-    folder = Store(store).find(run)
+    folder = find_run(Store(store), run)
     text = card_of(folder, run_config_of(folder), state)
     if out is None:
         write(text)
