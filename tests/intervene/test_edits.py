@@ -169,7 +169,9 @@ def test_documents_that_an_intervention_cannot_change_are_not_run_and_the_others
     mixer: str,
 ) -> None:
     lm, (clean, corrupted) = small_lm(mixer).double().eval(), pairs()
-    sites = [f"blocks.{block}.{part}" for block in (0, 1) for part in ("input", "mixer.input", "mixer.output", "output")]
+    sites = [
+        f"blocks.{block}.{part}" for block in (0, 1) for part in ("input", "mixer.input", "mixer.output", "output")
+    ]
     roles = ["bos", "key", "value", "query"]
     source, rows = capture(lm, clean, sites, roles), list[int]()
     lm.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
