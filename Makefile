@@ -26,11 +26,14 @@ check: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Builds the wheel, and runs it from a folder of its own: what a package lacks does not show in a checkout.
+# As `python -m build` does: a source archive, and a wheel made from that archive alone. The wheel is then run from a
+# folder of its own: what a package lacks does not show in a checkout.
 WHEEL := build/wheel
 wheel: .venv/.dev
 	rm -rf build
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(WHEEL) .
+	mkdir -p $(WHEEL)
+	$(BIN)/python -W ignore -c "from setuptools.build_meta import build_sdist; build_sdist('$(WHEEL)')" >/dev/null
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(WHEEL) $(WHEEL)/*.tar.gz
 	$(BIN)/pip install --quiet --no-deps --target $(WHEEL)/site $(WHEEL)/*.whl
 	export PYTHONPATH=$(CURDIR)/$(WHEEL)/site && cd $(WHEEL) && $(CURDIR)/$(BIN)/python -P -c \
 		"import mecheval, pathlib; assert pathlib.Path(mecheval.__file__).is_relative_to(pathlib.Path.cwd())" && \

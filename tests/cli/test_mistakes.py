@@ -1,4 +1,4 @@
-"""More than a hundred mistakes at the command line: each is one helpful line and exit code 2, never a traceback."""
+"""More than two hundred mistakes at the command line: each is one helpful line and exit code 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -157,6 +157,79 @@ intervene ar-attention-33
 intervene ar-attention-32 --edit noise=-1
 explain ar-attention-32 --state best
 quickstart --store broken.py
+sample atr --preset paper --depth 3
+sample ar --seed minus
+sample ar --keys 3.5
+sample ar --set pairs=8=9
+sample ar --pairs 100000
+sample mqar --pairs 0
+sample ar --tree
+grammar --save no/such/folder/g.json
+grammar --grammar nowhere.json
+grammar --preset huge
+grammar ar
+train --task mqar --pairs 9999999
+train --mixer attention --rank 4
+train --mixer attention+nope
+train --mixer 3*
+train --canon XYZ
+train --batch-size -4
+train --lr nan
+train --track wandb,tensorboard
+train --config two.py
+train --store two.py
+train --device gpu
+train --device cuda:99
+train --dtype float8
+train --interchange-every -1
+train --positions sideways
+train --seed 99999999999999999999999
+train dry-run
+runs --status Done
+runs --json --csv
+query "select * from runs" --csv --json
+query "insert into runs values (1)"
+query "select count(* from runs"
+export ar-attention-32
+verify {ID} extra
+clean --store nowhere
+clean {ID}
+intervene {ID} -n -3
+intervene {ID} --direction sideways
+intervene AR-ATTENTION-32
+explore nowhere/folder --task words
+study ar --only mixer=
+study ar --only d_model=63
+study ar --lr 1e-3,,3e-3
+study ar --search 3 --lr 1e-3
+study ar --minutes 5
+study ar --address auto
+study ar --log no/such/folder/log.txt
+study ar --figures two.py
+compare ar --seeds 0
+compare ar --only mixer=mamba
+compare quickstart
+report --out .
+new my mixer.py
+new .py
+check two.py:A extra
+check two.py:
+evaluate mamba
+evaluate nowhere/folder --task words
+evaluate two.py:A --task tracking
+evaluate two.py:A --lr 1e-3,abc
+calibrate --kinds nope
+calibrate --documents 0
+calibrate --noise -0.1
+calibrate --csv table.txt
+cost --mixers nope
+cost --lengths 32,x
+cost --csv no/such/folder/cost.csv
+list sites mamba+nope
+draw mechanisms --save x.gif
+results add nope
+--nope
+help
 """.strip().splitlines()
 
 

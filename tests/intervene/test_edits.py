@@ -11,6 +11,7 @@ from intervene.models import Sums, pairs, small_lm, small_task
 from mecheval.errors import UserError
 from mecheval.intervene import Intervention, Mean, Noise, Take, Zero, capture, patch
 from mecheval.intervene.edits import Edit
+from mecheval.intervene.explain import patched_logits
 from mecheval.mixers import MIXERS
 from mecheval.types import Batch
 
@@ -161,3 +162,22 @@ class Dictionary(torch.nn.Module):
 class Inner(torch.nn.Module):
     def forward(self, tokens: Tensor) -> dict[str, Tensor]:
         return {"x": tokens}
+
+
+@pytest.mark.parametrize("mixer", ["attention", "mamba"])
+def test_documents_that_an_intervention_cannot_change_are_not_run_and_the_others_are_as_in_a_whole_run(
+    mixer: str,
+) -> None:
+    lm, (clean, corrupted) = small_lm(mixer).double().eval(), pairs()
+    sites = [
+        f"blocks.{block}.{part}" for block in (0, 1) for part in ("input", "mixer.input", "mixer.output", "output")
+    ]
+    roles = ["bos", "key", "value", "query"]
+    source, rows = capture(lm, clean, sites, roles), list[int]()
+    lm.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    found = list(patched_logits(lm, clean, corrupted, sites, roles))
+    assert sum(rows) < 0.75 * len(clean) * len(found)  # nothing at bos, and not every site at the others
+    for site, role, logits in found:
+        with torch.no_grad(), patch(lm, [Intervention(site, role, Take(source[site][role]))], corrupted):
+            whole = lm(corrupted.tokens, at=corrupted.predict_at[:, 0])
+        torch.testing.assert_close(logits, whole, rtol=0, atol=1e-12)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mecheval.cli.app import app, aside, line, loading, note, print_json
-from mecheval.cli.options import AsJson, from_to, whole_numbers
+from mecheval.cli.options import AsJson, csv_file, from_to, whole_numbers
 from mecheval.errors import UserError
 from mecheval.files import write_output
 from mecheval.types import MISSING
@@ -38,7 +38,7 @@ def calibrate(
     documents: Annotated[str, typer.Option(help="Numbers of documents, comma-separated.")] = "16,64,256",
     noise: Annotated[float | None, typer.Option(help="Only this level of noise; default: all.")] = None,
     seed: Annotated[int, typer.Option(callback=from_to(0, 2**63), help="Seed of models and documents.")] = 0,
-    csv: Annotated[Path | None, typer.Option(help="Write the table into this file, .csv.")] = None,
+    csv: Annotated[Path | None, typer.Option(callback=csv_file, help="Write the table into this file, .csv.")] = None,
     save: Annotated[
         Path | None, typer.Option(help="Draw the rates into this file: .svg, .pdf, .png, .html or .json.")
     ] = None,
@@ -52,9 +52,8 @@ def calibrate(
 
     if save is not None:
         figures.check_suffix(save)
-    for path in (csv, save):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UserError(f"cannot write {path}: there is no folder {path.parent}.")
+    if save is not None and not save.absolute().parent.is_dir():
+        raise UserError(f"cannot write {save}: there is no folder {save.parent}.")
     asked = groups([kind.strip() for kind in kinds.split(",")], models, whole_numbers("--documents", documents), noise)
     judged: list[Judged] = []
     group: list[Judged] = []  # the one that is being counted

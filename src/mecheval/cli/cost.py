@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mecheval.cli.app import app, aside, console, line, loading, note, print_json
-from mecheval.cli.options import AsJson, from_to, whole_numbers
+from mecheval.cli.options import AsJson, csv_file, from_to, whole_numbers
 from mecheval.types import MISSING
 
 
@@ -22,7 +22,7 @@ def cost(
         float | None,
         typer.Option(callback=from_to(0.1, 1e6), help="Most memory of one in GB; default: half of the machine's."),
     ] = None,
-    csv: Annotated[Path, typer.Option(help="File that keeps the rows, .csv.")] = Path("cost.csv"),
+    csv: Annotated[Path, typer.Option(callback=csv_file, help="File that keeps the rows, .csv.")] = Path("cost.csv"),
     save: Annotated[Path | None, typer.Option(help="Draw the charts into this file: .svg, .png or .json.")] = None,
     as_json: AsJson = False,
 ) -> None:

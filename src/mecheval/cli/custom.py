@@ -12,6 +12,7 @@ from mecheval.cli.app import app, aside, console, line, loading, note, print_jso
 from mecheval.cli.options import AsJson, Scale, Seeds, Set, StorePath, TaskName, Workers, given_options, rates_of
 from mecheval.errors import UserError
 from mecheval.files import write_output
+from mecheval.mixers.options import BUILT_IN
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
@@ -143,6 +144,8 @@ def evaluate(
     is: --task words has text for its tokenizer, --set gives options of the task, and nothing is trained.
     """
     page = None if no_report else report
+    if source in BUILT_IN:
+        raise UserError(f"{source} is built in; train it with `mecheval train --preset laptop --mixer {source}`.")
     if Path(source).is_dir():
         with loading():
             from mecheval.evaluation.trained import checkpoint_task, evaluate_model

@@ -271,7 +271,9 @@ def explore(
         session = of_checkpoint(run, task or "words", given_options(assignments, []), document, split)
     else:
         if task or assignments:
-            raise UserError("--task and --set are for checkpoints on disk; a run has its own task.")
+            raise UserError(
+                f"{run} is no folder: --task and --set are for checkpoints on disk; a run has its own task."
+            )
         trained = runs.load_run(find_run(Store(store), run), state)
         session = Session(trained.lm, trained.task, *runs.document(trained, document, split), trained.config.title)
     with Server(session, port) as server:

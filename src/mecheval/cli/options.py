@@ -26,6 +26,13 @@ def _folder(path: Path) -> Path:
     return path
 
 
+def csv_file(path: Path | None) -> Path | None:
+    """Refuse a file that could not be written or read as CSV, before the long computation that fills it."""
+    if path is not None and (path.suffix.lower() != ".csv" or path.is_dir() or not path.absolute().parent.is_dir()):
+        raise UserError(f"--csv: give a file that ends in .csv, in a folder that exists (got {shown(str(path))}).")
+    return path
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set an option by name.")]
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -15,6 +15,7 @@ from mecheval.cli.app import app, aside, console, json_text, line, loading, note
 from mecheval.cli.clean import clean_text, complain, write
 from mecheval.cli.options import (
     ANY_OPTION,
+    AnyRun,
     AsJson,
     Csv,
     Latex,
@@ -170,6 +171,7 @@ def query(
     as_json: AsJson = False,
 ) -> None:
     """Query the store in SQL: "select mixer, max(dev_accuracy) from runs group by mixer"."""
+    format_of(csv=csv, json=as_json)
     with loading():
         from mecheval.cli.show.runs import frame_table
         from mecheval.store import Store
@@ -226,7 +228,7 @@ def _check_reads(sql: str) -> None:
 
 @app.command(short_help="Write a model card of a run in Markdown.")
 def card(
-    run: Run,
+    run: AnyRun,
     state: State = "last",
     out: Annotated[Path | None, typer.Option(help="File to write; default: print it.")] = None,
     store: StorePath = Path(DEFAULT_STORE),
@@ -234,11 +236,11 @@ def card(
     """Write a model card of a run in Markdown: what it is, its scores, its verdict, its config."""
     with loading():
         from mecheval.analysis.weights import card as card_of
-        from mecheval.analysis.weights import run_config_of
+        from mecheval.analysis.weights import find_run, run_config_of
         from mecheval.files import write_atomic
         from mecheval.store import Store, writing
 
-    folder = Store(store).find(run)
+    folder = find_run(Store(store), run)
     text = card_of(folder, run_config_of(folder), state)
     if out is None:
         write(text)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mecheval.errors import UserError
 from mecheval.intervene.places import Roles, listening, place, positions
+from mecheval.model import LM
 from mecheval.registry import Registry
 from mecheval.types import NOWHERE, Batch
 
@@ -133,8 +134,9 @@ def capture(
 
         return read
 
+    asked = {"at": batch.predict_at[:, 0]} if isinstance(model, LM) else {}  # logits are wanted nowhere
     with listening(model, {name: reader(name) for name in sites}), torch.no_grad():
-        model(batch.tokens)
+        model(batch.tokens, **asked)
     missing = [name for name in sites if name not in seen]
     if missing:
         raise UserError(f"the model ran without passing through {', '.join(missing)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.tasks import Task
 from mecheval.tasks.base import places_of
-from mecheval.types import NOWHERE, Batch, first_of
+from mecheval.types import NOWHERE, Batch, first_of, has_role
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,29 @@ def explain(
         return Explanation(replaced, substitute, answers(clean), answers(corrupted), tuple(patched), clean.meaning.key)
 
 
+@torch.no_grad()
 def patched_logits(
     lm: LM, clean: Batch, corrupted: Batch, sites: Sequence[str], roles: Sequence[str]
 ) -> Iterator[tuple[Site, str, Tensor]]:
-    """Logits (n, V) at the first query after each intervention by itself, site by site and role by role."""
-    where = positions(clean, roles)
-    source = capture(lm, clean, sites, where)
+    """Logits (n, V) at the first query after each intervention by itself, site by site and role by role.
+
+    Only documents whose answer the intervention can change are run again: before the key, for one, nothing differs.
+    """
+    where, at = positions(clean, roles), corrupted.predict_at[:, 0]
+    source, own = (capture(lm, batch, sites, where) for batch in (clean, corrupted))
+    before = lm(corrupted.tokens, at=at)
     for site, role in itertools.product((place(lm, name).site for name in sites), where):
-        with torch.no_grad(), patch(lm, [Intervention(site, role, Take(source[site][role]))], corrupted):
-            yield site, role, lm(corrupted.tokens, at=corrupted.predict_at[:, 0])
+        new, places = source[site][role], where[role]
+        reached = has_role(places)
+        if site.block == lm.n_layers - 1 and site.part in lm.settled():
+            reached = reached & (places == (at if places.ndim == 1 else at[:, None])).view(len(at), -1).any(1)
+        changed = ((new != own[site][role]).flatten(1).any(1) & reached).nonzero()[:, 0]
+        logits = before.clone()
+        if len(changed):
+            some = replace(corrupted[changed], roles={role: places[changed]})
+            with patch(lm, [Intervention(site, role, Take(new[changed]))], some):
+                logits[changed] = lm(some.tokens, at=some.predict_at[:, 0])
+        yield site, role, logits
 
 
 def likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:

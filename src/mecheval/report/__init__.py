@@ -23,7 +23,7 @@ def check_page(path: str | Path) -> Path:
     """The path, if a page can be written there; ask before a long computation."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"cannot write a report as {path.name!r}; choose {' or '.join(SUFFIXES)} at the end.")
+        raise UserError(f"cannot write a report as {str(path)!r}; choose {' or '.join(SUFFIXES)} at the end.")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'there is no such folder'}.")
     return path

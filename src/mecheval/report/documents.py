@@ -11,7 +11,7 @@ import numpy as np
 from mecheval.errors import UserError
 from mecheval.figures.grammar import derivation_of
 from mecheval.figures.heatmap import in_depth
-from mecheval.report.runs import SPLIT, is_mapped, layout_of, three
+from mecheval.report.runs import SPLIT, is_mapped, layout_of, shown_numbers
 from mecheval.store import RunFolder, Store
 from mecheval.tasks import ATR, Task
 from mecheval.tasks.base import places_of
@@ -97,7 +97,7 @@ def _documents(trained: Trained) -> dict[str, Any]:
             **_text(trained.task, clean, row, given.seed), "substitute": answered.substitute, "columns": columns[row],
             "answers": [_answers(answered.clean, names), before],
             "patched": [None if each == before else each for each in said],
-            "values": three(np.array([_right(each) for each in patched[row]])),
+            "values": shown_numbers(np.array([_right(each) for each in patched[row]])),
             "original": _right(answered.clean), "corrupted": _right(answered.corrupted), "reads": read[row],
         })  # fmt: skip
     layout = layout_of(sites, in_order(clean.roles))

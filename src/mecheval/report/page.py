@@ -27,8 +27,11 @@ SCRIPTS = (
 """The scripts of the page, in the order in which they build on each other."""
 EVALUATION = ("dom.js", "theme.js", "charts.js", "tables.js", "evaluation.js", "drawn.js")
 """Those of a page about one evaluated model."""
-DIGITS, CHART_DIGITS, EXACT = 4, 5, 17
-"""Significant digits of a number in tables and in charts, and those with which it is itself again."""
+DIGITS, CHART_DIGITS, EXACT = 6, 5, 17
+"""Significant digits of a number in tables and in charts, and those with which it is itself again.
+
+The page rounds once more: 97.554 % that came as 97.55 % would be shown as 97.5 %.
+"""
 
 FIELDS = {"lr": "rate"}
 """What the rows of charts call an axis, where that is not its name: cells may have runs of several rates."""

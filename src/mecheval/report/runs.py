@@ -52,7 +52,9 @@ def run_frame(store: Store) -> pd.DataFrame:
     verdicts = store.query(
         f"select run, {', '.join(VERDICT)} from verdicts where state = '{LAST}' and split = '{SPLIT}'"
     )
-    return frame.merge(verdicts, on="run", how="left")
+    frame = frame.merge(verdicts, on="run", how="left")
+    of_the_task = frame.groupby("task_name", dropna=False)["chance"].transform("median")  # older verdicts lack it
+    return frame.assign(chance=frame["chance"].fillna(of_the_task))
 
 
 def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
@@ -163,7 +165,7 @@ def maps_data(effects: pd.DataFrame) -> tuple[list[dict[str, Any]], dict[str, li
         shares = not np.isnan(own["share"]).all()  # or else nothing is learnt
         cells = zip(own["site"], own["role"], strict=True)
         numbers = own["share" if shares else "restored"].astype(float)
-        value = dict(zip(cells, three(numbers), strict=True))
+        value = dict(zip(cells, shown_numbers(numbers), strict=True))
         whole = own["n"].argmax()  # not every document has every role
         maps[run] = [
             layouts.setdefault((sites, roles), len(layouts)), int(shares),
@@ -178,7 +180,7 @@ def layout_of(sites: Iterable[Site], roles: Iterable[str]) -> dict[str, Any]:
     return {"sites": [[site.block, site.part] for site in sites], "roles": list(dict.fromkeys(roles))}
 
 
-def three(numbers: NDArray[np.float64]) -> list[float | int | None]:
-    """The numbers of a map with three decimals, of which it shows two; None for those that are not finite."""
-    short = np.round(numbers, 3).tolist()
+def shown_numbers(numbers: NDArray[np.float64]) -> list[float | int | None]:
+    """The numbers of a map with the two decimals that it shows; None for those that are not finite."""
+    short = np.round(numbers, 2).tolist()
     return [None if not math.isfinite(each) else int(each) if each == int(each) else each for each in short]

@@ -61,7 +61,7 @@ function runsSection() {
       { name: "seed", value: (row) => runs.seed[row], number: true, hidden: same("seed") },
       { name: "steps", value: (row) => runs.step[row], show: (row) => count(runs.step[row]), number: true },
       score("accuracy %", "test_accuracy"), score("likelihood %", "test_likelihood"),
-      { name: "seconds", value: (row) => runs.seconds[row], show: (row) => (known(runs.seconds[row]) ? runs.seconds[row].toFixed(0) : MISSING), number: true },
+      { name: "seconds", value: (row) => runs.seconds[row], show: (row) => count(known(runs.seconds[row]) ? Math.round(runs.seconds[row]) : null), number: true },
     ],
   });
   showRun = (id) => {
