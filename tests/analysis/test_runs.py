@@ -51,7 +51,7 @@ def test_a_run_that_is_not_finished_cannot_be_probed(tmp_path: Path) -> None:
 
 
 def test_the_mechanism_over_training_time(tmp_path: Path) -> None:
-    config = tiny(steps=20, interchange_every=8, interchange_documents=6)
+    config = tiny(mixer="mamba", steps=20, interchange_every=8, interchange_documents=6)
     recorder = Recorder()
     whole = train(config, tmp_path / "whole", [recorder])
     effects, verdicts = Store(tmp_path / "whole").effects(), Store(tmp_path / "whole").verdicts()
@@ -59,8 +59,9 @@ def test_the_mechanism_over_training_time(tmp_path: Path) -> None:
     assert set(effects["state"]) == {"training"}
     assert set(effects["split"]) == {"dev"}
     assert effects["n"].max() == 6
+    assert set(effects["site"]) == {"blocks.1.input", "blocks.0.mixer.conv", "blocks.1.mixer.conv"}
     assert recorder.ends[0][1]["interchange_seconds"] > 0
-    plain = train(tiny(steps=20), tmp_path / "plain")
+    plain = train(tiny(mixer="mamba", steps=20), tmp_path / "plain")
     a, b = (published(folder) for folder in (plain, whole))
     assert a["history.parquet"] != b["history.parquet"]  # the run's own id is in every row
     assert (me.Store(tmp_path / "plain").history().drop(columns="run")).equals(

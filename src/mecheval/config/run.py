@@ -100,7 +100,7 @@ class Evaluate(Section):
     stop_at: float | None = Field(None, gt=0, le=1, description="stop once dev accuracy reaches this")
     patience: int | None = Field(None, ge=1, le=MOST, description="stop after so many evaluations without a better one")
     interchange_every: int | None = Field(
-        None, ge=1, le=MOST, description="steps between interventions on all sites and roles"
+        None, ge=1, le=MOST, description="steps between interventions between layers and after short convolutions"
     )
     interchange_documents: int = Field(64, ge=1, le=10**6, description="dev documents for those")
 

@@ -13,6 +13,7 @@ from mecheval.analysis import Scores, judged_on, measure, score
 from mecheval.analysis.runs import alone
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
+from mecheval.intervene.mechanism import depths_of
 from mecheval.machine import Request, changed, stop_requests
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
 from mecheval.store.bounds import ON_THE_WAY
@@ -126,11 +127,18 @@ def _steps(
 
 
 def _probe(state: Training, task: Task) -> None:
-    """Intervene on the current model with dev documents; the rows are kept in the state until the run ends."""
+    """Intervene on the current model with dev documents; the rows are kept in the state until the run ends.
+
+    Only where charts of training look (`figures/over_time.py`): between layers and after short convolutions. All sites
+    would take two to six times as long. A single layer, with nothing between layers, is looked at everywhere.
+    """
     began = time.monotonic()
-    given = state.config.evaluate
+    given, every = state.config.evaluate, state.lm.sites()
     clean, corrupted = judged_on(task, given.interchange_documents, "dev", given.seed)
-    found = measure(state.lm, clean.to(state.device), corrupted.to(state.device)).rows(ON_THE_WAY, state.step, "dev")
+    between = depths_of(every).boundaries
+    sites = [*between, *(site for site in every if site.kind == "short_conv")] if between else None
+    measured = measure(state.lm, clean.to(state.device), corrupted.to(state.device), sites)
+    found = measured.rows(ON_THE_WAY, state.step, "dev")
     state.effects += found["effects"]
     state.verdicts += found["verdicts"]
     state.probing += time.monotonic() - began
