@@ -180,7 +180,7 @@ def table(shares: Mapping[str, float | tuple[float, float]], seed: int = 0) -> N
     cells = [(name, share, n) for name, share in shares.items() for n in COUNTS]
     markdown(
         ["documents", *(f"{name}, n {n}" for name, _, n in cells)],
-        [[kind, *(coverage(share_interval, kind, *cell, seed=seed)[0] for _, *cell in cells)] for kind in KINDS],
+        [[k, *(coverage(share_interval, k, share, n, seed=seed)[0] for _, share, n in cells)] for k in KINDS],
     )
 
 
