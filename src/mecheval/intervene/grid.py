@@ -214,7 +214,7 @@ class Joint:
 @torch.no_grad()
 def run_cells(
     lm: LM, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int,
-    measure: Measure = answer_likelihood, known: Reading | None = None,
+    measure: Measure = answer_likelihood, known: Pass | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The fast way, for an `LM`: the numbers of `one_by_one` to rounding. `known` is a reading of `base`, if any."""
     at, answers = base.predict_at[:, 0], base.answers
