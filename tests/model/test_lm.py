@@ -318,3 +318,12 @@ def test_one_gradient_of_the_tied_embedding_is_the_sum_of_both() -> None:
     model(TOKENS).logsumexp(-1).sum().backward()
     assert model.embed.weight.grad is not None
     assert torch.allclose(model.embed.weight.grad, ours[0][0], rtol=1e-10, atol=1e-12)
+
+
+def test_a_site_is_found_by_its_name() -> None:
+    model = LM(20, 16, 11, "attention")
+    for site, tap in model.taps().items():
+        assert model.find(str(site)) == (site, tap)
+        assert model.find(str(site))[0].block == site.block  # type: ignore[index]  # of block 1, not of block 10
+    assert model.find("mixer.q") is None
+    assert model.find("blocks.11.input") is None

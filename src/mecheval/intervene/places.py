@@ -111,11 +111,10 @@ def place(model: nn.Module, name: str) -> Place:
 
 
 def _place_in_lm(model: LM, name: str) -> Place:
-    taps = model.taps()
-    if name in taps:
-        tap, site = taps[name], next(site for site in model.sites() if site == name)
+    if found := model.find(name):
+        site, tap = found
         return Place(site, tap.position_axis, tap.readonly, lambda listener: _attach_tap(tap, listener))
-    heads = model.heads()
+    taps, heads = model.taps(), model.heads()
     if name in heads:
         of, number = name.rsplit(".", 1)
         tap = taps[of]

@@ -171,6 +171,14 @@ class LM(nn.Module):
         """The heads of all mixers that have them, `blocks.0.mixer.heads.3`: parts of the site `mixer.heads`."""
         return [Site(s.block, f"{s.part}.{i}", "head") for s, tap in self._sites() for i in range(tap.heads)]
 
+    def find(self, name: str) -> tuple[Site, Tap] | None:
+        """The site of this name with its tap, if there is one; it is looked up thousands of times for one map."""
+        for i, block in enumerate(self._blocks()):
+            part = name.removeprefix(f"blocks.{i}.")
+            if part != name and (tap := block.taps().get(part)) is not None:
+                return Site(i, part, tap.kind), tap
+        return None
+
     def _sites(self) -> list[tuple[Site, Tap]]:
         blocks = enumerate(self._blocks())
         return [(Site(i, part, tap.kind), tap) for i, block in blocks for part, tap in block.taps().items()]
