@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ import mecheval as me
 from intervene.models import ROUNDED, pairs, small_lm, small_task
 from mecheval.errors import UserError
 from mecheval.intervene import Intervention, Mean, Take, Zero, ablate, capture, interchange, patch
+from mecheval.intervene import effects as effects_module
 from mecheval.intervene import grid as grid_module
 from mecheval.intervene.places import positions
 from mecheval.types import NOWHERE, Batch
@@ -87,6 +89,34 @@ def test_the_budget_changes_memory_and_no_number(budget_mb: float, monkeypatch: 
     small = interchange(lm, clean, corrupted, budget_mb=budget_mb)
     assert small["restored"].tolist() == pytest.approx(whole["restored"].tolist(), abs=ROUNDED)
     assert 0 < largest <= max(budget_mb * 2**20, grid_module.document_bytes(lm, clean.tokens.shape[1]))
+
+
+def test_documents_that_end_early_are_run_together_and_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = me.build_task("ar", pairs=4, keys=12, values=12, queries=4)
+    clean = task.each_query_in_turn(task.sample(8, "test"))
+    corrupted, lm, lengths = task.corrupt(clean), small_lm("attention"), list[int]()
+    assert clean.predict_at[:, 0].tolist() == [10, 12, 14, 16] * 2
+    plain = effects_module._slice
+
+    def watched(model: nn.Module, own: Batch, *given: Any) -> Any:
+        lengths.append(own.tokens.shape[1])
+        return plain(model, own, *given)
+
+    monkeypatch.setattr(effects_module, "_slice", watched)
+
+    def two(model: nn.Module, batch: Batch, budget: float) -> list[slice]:
+        return [slice(first, first + 2) for first in range(0, len(batch), 2)]
+
+    monkeypatch.setattr(effects_module, "document_slices", two)
+    sites = ["blocks.0.mixer.output", "blocks.1.input"]
+    found = interchange(lm, clean, corrupted, sites, ["key", "value"], per_document=True)
+    assert lengths == [11, 13, 15, 17], "two documents at once, of one length"
+    for row in range(8):
+        own = [batch[slice(row, row + 1)] for batch in (clean, corrupted)]
+        alone = interchange(lm, own[0], own[1], sites, ["key", "value"], per_document=True)
+        here = found[found["document"] == int(clean.index[row])]
+        for column in ("original", "corrupted", "restored"):
+            assert here[column].tolist() == pytest.approx(alone[column].tolist(), abs=ROUNDED)
 
 
 def test_the_control_is_another_position_of_the_body() -> None:

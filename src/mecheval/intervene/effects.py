@@ -138,15 +138,23 @@ def _both(
     else:
         cells = [((site, role),) for site in sites for role in where]
         shown = list(sites)
+    # Documents that end early are run together, each slice no longer than it needs; a control is about its neighbour.
+    order = torch.arange(len(clean)) if direction == "control" else clean.predict_at[:, 0].argsort(stable=True).cpu()
     parts = []
     for rows in document_slices(model, clean, budget_mb):
-        pair = [cut_after_prediction(batch[rows]) for batch in (clean, corrupted)]
-        there = {role: at[rows] for role, at in where.items()}
+        some = order[rows].to(clean.tokens.device)
+        pair = [cut_after_prediction(batch[some]) for batch in (clean, corrupted)]
+        there = {role: at[some] for role, at in where.items()}
         parts.append(_slice(model, pair[0], pair[1], cells, there, direction, int(budget_mb * 2**20)))
     shape = (len(shown), len(roles), len(clean))
-    original, base, edited = (torch.cat(each, dim=-1) for each in zip(*(part[:3] for part in parts), strict=True))
-    some = [part[3] for part in parts if part[3] is not None]
-    hits = torch.cat(some, dim=-1).view(shape) if some else None
+    back = order.argsort()
+
+    def joined(each: Sequence[Tensor]) -> Tensor:
+        return torch.cat(tuple(each), dim=-1)[..., back]
+
+    original, base, edited = (joined([part[i] for part in parts]) for i in range(3))  # type: ignore[misc]
+    found = [part[3] for part in parts if part[3] is not None]
+    hits = joined(found).view(shape) if found else None
     likelihoods = Likelihoods(base, edited.view(shape))
     return Documents(shown, roles, original, likelihoods, direction, corruption_of(clean, corrupted), hits)
 
