@@ -60,6 +60,8 @@ def test_the_mechanism_over_training_time(tmp_path: Path) -> None:
     assert set(effects["split"]) == {"dev"}
     assert effects["n"].max() == 6
     assert set(effects["site"]) == {"blocks.1.input", "blocks.0.mixer.conv", "blocks.1.mixer.conv"}
+    train(tiny(steps=2, every=2, n_layers=1, interchange_every=2, interchange_documents=6), tmp_path / "one")
+    assert {"blocks.0.input", "blocks.0.mixer.output"} <= set(Store(tmp_path / "one").effects()["site"])
     assert recorder.ends[0][1]["interchange_seconds"] > 0
     plain = train(tiny(mixer="mamba", steps=20), tmp_path / "plain")
     a, b = (published(folder) for folder in (plain, whole))
