@@ -102,6 +102,7 @@ def test_colours_stay(capsys: pytest.CaptureFixture[str]) -> None:
         (["sample", "ar", "--set", "pairs=&a [*a,*a]"], "the alias *a stands for nothing"),
         (["sample", "atr", "--max-rules", "1000"], "at most 10,000 rules (got 40,000)"),
         (["list", "sites", "--layers", "1000000000"], "--layers: must be from 1 to 100"),
+        (["list", "sites", "--mixer", "a" * 10_001], "a mixer has at most 10,000 characters (got 10,001)"),
         (["runs", "--nonsense"], "No such option: --nonsense. See `mecheval runs --help`."),
         (["query"], "Missing argument 'SQL'. See `mecheval query --help`."),
     ],
@@ -194,9 +195,7 @@ def test_an_answer_of_enormous_texts_is_one_line(
     assert err.startswith("mecheval: this takes too much memory; ask for fewer rows or columns.")
 
 
-def test_rows_are_written_some_at_a_time(
-    command: Command, store: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_written_some_at_a_time(command: Command, store: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     sql = "select range as a, 'b' as b from range({}) order by 1"
     whole = [command.prints("query", sql.format(n), kind, *store) for n in (0, 4, 5) for kind in ("--json", "--csv")]
     monkeypatch.setattr("mecheval.cli.runs.ROWS", 2)

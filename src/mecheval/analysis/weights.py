@@ -26,7 +26,7 @@ from mecheval.types import LAST, STATES
 MOST_BYTES = 30_000_000
 """The largest size of all pretrained models together."""
 MOST_HEADER = 10_000_000
-"""Most bytes of a header that is read: one can name a million tensors that are not there, and models have some hundred."""
+"""Most bytes of a header that is read: a long one can name a million empty tensors, where models have a hundred."""
 
 
 def weights_file(config: RunConfig, state: str, step: int, weights: dict[str, Tensor]) -> bytes:
