@@ -36,6 +36,8 @@ _ENTRY = re.compile(r"\s*(.+?):([^\W\d]\w*)\s*(?:,|$)")
 """file.py:Class. A comma ends an entry only after a class, so paths may hold commas and colons."""
 _IN_PATTERN = re.compile(r"[^\s+*,][^+*,]*\.py\b(?::\w+)?")
 """file.py:Class in a pattern of layers, whose signs such a path cannot hold."""
+LONGEST_PATTERN = 10_000
+"""Most characters of a pattern of layers: the time to find paths in it grows with its square."""
 
 _loaded: dict[tuple[Path, str], ModuleType] = {}
 _loading: list[Path] = []
@@ -261,6 +263,8 @@ def announced(pattern: str) -> str:
         announce(source)
         return source.name
 
+    if len(pattern) > LONGEST_PATTERN:
+        raise UserError(f"a mixer has at most {LONGEST_PATTERN:,} characters (got {len(pattern):,}).")
     return _IN_PATTERN.sub(name, pattern)
 
 

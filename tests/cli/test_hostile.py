@@ -102,6 +102,7 @@ def test_colours_stay(capsys: pytest.CaptureFixture[str]) -> None:
         (["sample", "ar", "--set", "pairs=&a [*a,*a]"], "the alias *a stands for nothing"),
         (["sample", "atr", "--max-rules", "1000"], "at most 10,000 rules (got 40,000)"),
         (["list", "sites", "--layers", "1000000000"], "--layers: must be from 1 to 100"),
+        (["list", "sites", "--mixer", "a" * 10_001], "a mixer has at most 10,000 characters (got 10,001)"),
         (["runs", "--nonsense"], "No such option: --nonsense. See `mecheval runs --help`."),
         (["query"], "Missing argument 'SQL'. See `mecheval query --help`."),
     ],

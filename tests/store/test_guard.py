@@ -13,6 +13,7 @@ from commands import Command
 from mecheval.store import RunFolder, Store, StoreError, StoreWarning
 from mecheval.store.guard import read_file
 from mecheval.store.location import Mirror
+from mecheval.training.loop import _remove_checkpoints
 from store.examples import ID, write_run
 
 Place = Callable[[Path, Path], None]
@@ -78,6 +79,14 @@ def test_what_is_not_a_regular_file_is_refused(folder: RunFolder, victim: Path, 
         with pytest.warns(StoreWarning, match=f"run {ID} is left out: .*{name} is a"):
             assert len(store.history()) == 0
     assert unharmed(victim)
+
+
+def test_removing_checkpoints_does_not_wait_for_a_fifo(folder: RunFolder) -> None:
+    os.mkfifo(folder.checkpoints)
+    other_end = os.open(folder.checkpoints, os.O_RDWR)  # so that opening it would not block this test
+    with pytest.raises(StoreError, match="checkpoint is a FIFO"):
+        _remove_checkpoints(folder)
+    os.close(other_end)
 
 
 def test_a_run_or_all_runs_that_lie_elsewhere(folder: RunFolder, tmp_path: Path) -> None:

@@ -110,6 +110,11 @@ def test_json_and_times_are_queried_as_such() -> None:
     assert answer == [(8, 0, None)]
 
 
+def test_no_progress_bar_stands_in_an_answer() -> None:
+    with connect() as connection:
+        assert connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (False,)
+
+
 def test_a_name_in_sql_is_never_a_python_variable() -> None:
     frame = pd.DataFrame({"x": [1]})
     with connect() as connection, pytest.raises(duckdb.CatalogException, match="Table with name frame does not exist"):

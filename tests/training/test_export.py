@@ -66,6 +66,9 @@ def test_loading_something_else_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.safetensors").write_text("no weights")
     with pytest.raises(UserError, match="cannot load weights from"):
         me.load_lm(tmp_path / "text.safetensors")
+    (tmp_path / "long.safetensors").write_bytes((10_000_001).to_bytes(8, "little") + b"{}")
+    with pytest.raises(UserError, match="its header has more than 10,000,000 bytes"):
+        me.load_lm(tmp_path / "long.safetensors")
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match="does not say which model it is"):
         me.load_lm(tmp_path / "other.safetensors")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError, in_one_line
-from mecheval.files import HEADER, run_id, safetensors_body, safetensors_header, sha256, write_atomic
+from mecheval.files import HEADER, LENGTH_BYTES, run_id, safetensors_body, safetensors_header, sha256, write_atomic
 from mecheval.model import LM
 from mecheval.store import RESULTS, RunFolder, Store, StoreError, writing
 from mecheval.store.schema import WHOLE
@@ -25,6 +25,8 @@ from mecheval.types import LAST, STATES
 
 MOST_BYTES = 30_000_000
 """The largest size of all pretrained models together."""
+MOST_HEADER = 10_000_000
+"""Most bytes of a header that is read: a long one can name a million empty tensors, where models have a hundred."""
 
 
 def weights_file(config: RunConfig, state: str, step: int, weights: dict[str, Tensor]) -> bytes:
@@ -55,6 +57,8 @@ def load_weights(path: str | Path) -> tuple[LM, dict[str, Any]]:
 
 def read_weights(content: bytes, name: str) -> tuple[LM, dict[str, Any]]:
     """The model in the content of a weights file, and its origin; errors call the file `name`."""
+    if int.from_bytes(content[:LENGTH_BYTES], "little") > MOST_HEADER:
+        raise UserError(f"cannot load weights from {name}: its header has more than {MOST_HEADER:,} bytes.")
     try:
         tensors = load(content)
     except (SafetensorError, ValueError) as error:

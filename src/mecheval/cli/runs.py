@@ -202,7 +202,7 @@ def _end_late() -> None:
 
 
 def _write_rows(frame: pd.DataFrame) -> None:
-    """Write a frame as a JSON list of its rows, some at a time: as Python's objects, all of them can take gigabytes."""
+    """Write a frame as a JSON list of its rows, some at a time: all of them as objects would take gigabytes."""
     from mecheval.cli.show import records
 
     between = "[\n"

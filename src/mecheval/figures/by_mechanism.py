@@ -187,7 +187,7 @@ def _named(
 
 def _key(value: Any) -> Hashable:
     """What distinguishes values: 1 is neither 1.0 nor true."""
-    return (type(value), value) if isinstance(value, Hashable) else json.dumps(value, sort_keys=True)
+    return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else (type(value), value)
 
 
 def _said(value: Any) -> str:

@@ -36,7 +36,7 @@ PATIENCE, PAUSE = 20, 0.01
 STATUS_BYTES = 4_000_000
 """Size of the largest status file that is read or written; a usual one has 3,000 bytes, most of them the config."""
 ENVIRONMENT = "environment.json"
-UNSEALED = ("status.json", "lock")
+UNSEALED = STATUS, LOCK = "status.json", "lock"
 """Files that the status does not vouch for. Checkpoints, which it does not either, hold their own checksums."""
 MOST_PROBLEMS = 20
 """Problems of a run after which `mecheval verify` checks no more of its files; runs have about ten files."""
@@ -56,10 +56,15 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.id = path, path.name
-        self.weights = path / "weights"  # folder of the trained weights, as safetensors
-        self.checkpoints = path / "checkpoint"  # folder of the checkpoints from which interrupted training resumes
-        self._status, self._lock = path / "status.json", path / "lock"
         self._fresh: dict[str, str] = {}  # checksums of what this object wrote since the last status
+
+    @property
+    def weights(self) -> Path:  # folder of the trained weights, as safetensors
+        return self.path / "weights"
+
+    @property
+    def checkpoints(self) -> Path:  # folder of the checkpoints from which interrupted training resumes
+        return self.path / "checkpoint"
 
     def table(self, name: str) -> Path:
         """Parquet file of the table, or of the one behind the view, called `name`; older runs may have another one."""
@@ -69,7 +74,7 @@ class RunFolder:
     def exists(self) -> bool:
         """Whether this run has begun, which it has from its first status on."""
         try:
-            self._status.lstat()
+            (self.path / STATUS).lstat()
         except OSError as error:  # any other error shows that something is there, and reading it will say what is wrong
             return not isinstance(error, FileNotFoundError | NotADirectoryError)
         return True
@@ -81,12 +86,12 @@ class RunFolder:
         Creates the folder and removes what killed writers left. The lock is the kernel's (flock), so it never goes
         stale; the holder writes its process and host into the lock file for others to see.
         """
-        with writing(self._lock):
+        with writing(self.path / LOCK):
             self.path.mkdir(parents=True, exist_ok=True)
             check_tree(self.path, self.path.parent)
-            descriptor = open_file(self._lock, os.O_RDWR | os.O_CREAT, self.path.parent)
+            descriptor = open_file(self.path / LOCK, os.O_RDWR | os.O_CREAT, self.path.parent)
         try:
-            with writing(self._lock):
+            with writing(self.path / LOCK):
                 self._acquire(descriptor)
                 holder = {"process": os.getpid(), "host": socket.gethostname(), "since": f"{_now():%Y-%m-%d %H:%M:%S}"}
                 os.truncate(descriptor, 0)  # in place: the lock is on this very file
@@ -110,7 +115,7 @@ class RunFolder:
     def is_held(self) -> bool:
         """Whether a process, this one or another, is inside `exclusive`."""
         try:
-            descriptor = open_file(self._lock, os.O_RDONLY, self.path.parent)
+            descriptor = open_file(self.path / LOCK, os.O_RDONLY, self.path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
@@ -135,7 +140,7 @@ class RunFolder:
             if record.row["status"] == "running" and not self.is_held():
                 record.row["status"] = "interrupted"
         except OSError as error:
-            self._unreadable(self._lock, error)
+            self._unreadable(self.path / LOCK, error)
         return record
 
     def set_status(self, **columns: Any) -> None:
@@ -319,20 +324,20 @@ class RunFolder:
 
     def _read_record(self) -> Record:
         try:
-            return read_record(read_file(self._status, self.path.parent, STATUS_BYTES), self.id)
+            return read_record(read_file(self.path / STATUS, self.path.parent, STATUS_BYTES), self.id)
         except (FileNotFoundError, NotADirectoryError):
             return blank(self.id)
         except StoreError:
             raise
         except (OSError, ValueError) as error:
-            self._unreadable(self._status, error)
+            self._unreadable(self.path / STATUS, error)
 
     def _write_record(self, record: Record) -> None:
         content = write_record(record)
         if len(content) > STATUS_BYTES:
             raise StoreError(f"the config of run {self.id} is too large: a status has at most {STATUS_BYTES:,} bytes.")
-        with writing(self._status):
-            write_atomic(self._status, content)
+        with writing(self.path / STATUS):
+            write_atomic(self.path / STATUS, content)
         if record.row["status"] in WHOLE and not record.replacing:
             self._fresh = {}
 

@@ -66,7 +66,9 @@ def connect() -> DuckDBPyConnection:
     """A database in memory. It can still open files, for this module's own SQL: `seal` it before running a user's."""
     import duckdb
 
-    return duckdb.connect(":memory:", config=SETTINGS)
+    connection = duckdb.connect(":memory:", config=SETTINGS)
+    connection.execute("SET enable_progress_bar = false")  # it would stand in the middle of an answer
+    return connection
 
 
 @contextmanager
@@ -102,7 +104,6 @@ def seal(connection: DuckDBPyConnection) -> None:
 
     A list of allowed folders would not do, because what may be read there may also be overwritten.
     """
-    connection.execute("SET enable_progress_bar = false")  # it would stand in the middle of an answer
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
 
@@ -228,7 +229,7 @@ def _check_files(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
 
     Columns inside columns are refused here, because DuckDB's time to cast them doubles with every level.
     """
-    nested = "SELECT file_name FROM parquet_schema(?) GROUP BY file_name HAVING count_if(num_children > 0) > 1 LIMIT 1"
+    nested = "SELECT file_name FROM parquet_schema(?) WHERE num_children > 0 GROUP BY ALL HAVING count(*) > 1 LIMIT 1"
     if files and connection.execute(nested, [_names(files)]).fetchone():
         raise ValueError("it has columns inside columns.")
     sizes = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from mecheval.intervene.mechanism import depths_of
 from mecheval.machine import Request, changed, stop_requests
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
 from mecheval.store.bounds import ON_THE_WAY
-from mecheval.store.guard import refuse_links
+from mecheval.store.guard import check_tree
 from mecheval.store.schema import RUNS, WHOLE
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
@@ -185,9 +186,10 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
 
 
 def _remove_checkpoints(folder: RunFolder) -> None:
-    """Remove the run's checkpoints, but never follow a link to a folder elsewhere."""
-    refuse_links(folder.checkpoints, folder.path.parent)
-    shutil.rmtree(folder.checkpoints, ignore_errors=True)
+    """Remove the run's checkpoints, but never follow a link to a folder elsewhere, nor wait for a FIFO of that name."""
+    if os.path.lexists(folder.checkpoints):
+        check_tree(folder.path, folder.path.parent)
+        shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
 
 def _columns(prefix: str, scores: Scores | None) -> dict[str, float]:
