@@ -194,9 +194,7 @@ def test_an_answer_of_enormous_texts_is_one_line(
     assert err.startswith("mecheval: this takes too much memory; ask for fewer rows or columns.")
 
 
-def test_rows_are_written_some_at_a_time(
-    command: Command, store: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_written_some_at_a_time(command: Command, store: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     sql = "select range as a, 'b' as b from range({}) order by 1"
     whole = [command.prints("query", sql.format(n), kind, *store) for n in (0, 4, 5) for kind in ("--json", "--csv")]
     monkeypatch.setattr("mecheval.cli.runs.ROWS", 2)

@@ -167,7 +167,9 @@ def query(
     store: StorePath = Path(DEFAULT_STORE),
     csv: Csv = False,
     limit: Annotated[int, typer.Option(callback=from_to(1, 10_000), help="Most rows to show in a table.")] = 100,
-    seconds: Annotated[float, typer.Option(callback=from_to(0, 10**6), help="Most CPU seconds to take.")] = MOST_SECONDS,
+    seconds: Annotated[
+        float, typer.Option(callback=from_to(0, 10**6), help="Most CPU seconds to take.")
+    ] = MOST_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Query the store in SQL: "select mixer, max(dev_accuracy) from runs group by mixer"."""
@@ -200,7 +202,7 @@ def _end_late() -> None:
 
 
 def _write_rows(frame: pd.DataFrame) -> None:
-    """Write a frame as a JSON list of its rows, some at a time: all of them as Python's objects would take gigabytes."""
+    """Write a frame as a JSON list of its rows, some at a time: as Python objects, all would take gigabytes."""
     from mecheval.cli.show import records
 
     between = "[\n"
