@@ -11,7 +11,7 @@ import pytest
 from mecheval.report import write_report
 from mecheval.store import Store
 from mecheval.studies.scales import quick
-from report.stores import EVIL, OWN, forge
+from report.stores import EVIL, FORGED, OWN, forge
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright for the tests of the page")
 READY = ".drawing svg, .drawing canvas"
@@ -60,20 +60,29 @@ def opened(browser: Any, written: Path) -> Iterator[Any]:
         ] == []
 
 
-def test_the_first_screen_has_the_finding_both_pictures_and_the_table(browser: Any, tmp_path: Path) -> None:
+def test_the_first_screen_has_the_finding_both_pictures_and_the_table_also_with_a_custom_mixer(
+    browser: Any, tmp_path: Path
+) -> None:
     store = Store(tmp_path / "store")
     for point in quick():
         forge(store, point.config.id, point.config.to_dict(), point.config, accuracy=0.99)
+    own = {**point.config.to_dict(), "mixer": {"name": "GatedRecurrence@b13b746a"}}
+    forge(store, FORGED[0], own, point.config, mixer="GatedRecurrence@b13b746a", accuracy=1.0)
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.goto(write_report(store, tmp_path / "page.html").as_uri())
     page.locator("#summary .drawing svg").nth(1).wait_for()
-    assert page.locator("h1").inner_text() == "All seven mixers recall, all by induction."
+    assert page.locator("h1").inner_text() == "All eight mixers recall, all by induction."
     heights = page.locator("#summary .chart, #summary .sheet").evaluate_all(
         "nodes => nodes.map(node => node.getBoundingClientRect().bottom)"
     )
     assert len(heights) == 3
-    assert max(heights) <= 900
+    assert max(heights) <= 840  # two mechanisms take a line more above the table, and one more in the pictures
+    names, cells = (
+        page.locator("#summary .chart").nth(1).locator(found) for found in ("text:has-text('@')", ".mark-rect path")
+    )
+    assert names.count() == 1
+    assert names.bounding_box()["x"] + names.bounding_box()["width"] < cells.first.bounding_box()["x"]
     context.close()
 
 

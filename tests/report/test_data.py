@@ -51,6 +51,19 @@ def test_a_snapshot_answers_as_the_store_did_when_it_was_taken(tmp_path: Path) -
         taken.query(f"from read_csv('{tmp_path}/x.csv')")
 
 
+def test_the_chance_level_of_a_task_is_also_that_of_runs_whose_older_verdict_lacks_it(tmp_path: Path) -> None:
+    store, config, other = Store(tmp_path), tiny(), tiny(pairs=2)
+    for each in (config, replace(config, seed=1), other):
+        forge(store, each.id, each.to_dict(), each, accuracy=0.5)
+    folder = store.folder(config.id)
+    with folder.exclusive():
+        folder.write("verdicts", [{**folder.read("verdicts")[0], "chance": 0.25}])
+        folder.seal(folder.status())
+    found = run_frame(store).set_index("run")["chance"]
+    assert found[config.id] == found[replace(config, seed=1).id] == 0.25
+    assert found.isna().sum() == 1  # another task
+
+
 def test_a_damaged_file_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     store, config = Store(tmp_path), tiny()
     forge(store, config.id, config.to_dict(), config, accuracy=0.5)

@@ -243,7 +243,7 @@ def _heading(canvas: Canvas, x: float, y: float, verdict: str, names: list[str])
 def shares_figure(rows: pd.DataFrame, title: str) -> Chart:
     """What each position restores, a line for each mixer, grouped by verdict."""
     known = [verdict for verdict in (*VERDICTS, *sorted(set(rows["verdict"]))) if (rows["verdict"] == verdict).any()]
-    left = max(breadth(cut(name, LONGEST), 13) for name in map(str, rows["mixer"])) + 20
+    left = max(breadth(cut(name, LONGEST), 14 if is_custom(name) else 13) for name in map(str, rows["mixer"])) + 20
     shown = [name for name in SHARES if name in SHARES[: len(CARRIERS)] or rows[name].notna().any()]
     place = {name: left + (i + 0.5) * CELL[0] + 20 * (i >= len(CARRIERS)) for i, name in enumerate(shown)}
     canvas = Canvas(max(place.values()) + CELL[0] / 2 + 8, 0)

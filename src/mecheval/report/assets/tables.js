@@ -1,6 +1,7 @@
 // Tables that sort, filter, open and grow on demand; and chips that filter tables and charts together.
 
 const STEP = 50;
+const BRIEF = 12; // rows that nobody has to be told the number of
 const LONG = 24; // characters from which a cell may break its lines
 
 // columns: [{ name, value(row), show(row)?, number?, hidden?(), main? }]; rows: plain numbers; details(row): what a row opens;
@@ -15,6 +16,7 @@ function table({ columns, rows, details = null, step = STEP, label, passes = () 
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
       el("table", {}, el("thead", {}, head), body)),
     el("div", { class: "under" }, status, more));
+  const under = node.lastChild;
 
   function sorted() {
     const there = rows.filter(passes);
@@ -82,6 +84,7 @@ function table({ columns, rows, details = null, step = STEP, label, passes = () 
     body.replaceChildren(...there.slice(0, state.shown).map(line));
     const left = there.length - state.shown;
     more.hidden = left <= 0;
+    under.hidden = there.length === rows.length && rows.length <= Math.min(BRIEF, step);
     more.textContent = `Show ${Math.min(step, left)} more`;
     status.textContent = there.length === rows.length && left <= 0 ? plural(rows.length, "row")
       : `${count(Math.min(there.length, state.shown))} of ${plural(there.length, "row")}`
