@@ -77,7 +77,7 @@ def test_what_was_counted_before_ctrl_c_is_kept(
         (["--noise", "nan"], "these kinds have noise 0, 0.02"),
         (["--models", "0"], "the number of models must be from 1 to 100,000"),
         (["--save", "rates.gif"], "choose .html, .json, .pdf, .png, .svg at the end."),
-        (["--csv", "nowhere/rates.csv"], "there is no folder nowhere."),
+        (["--csv", "nowhere/rates.csv"], "--csv: there is no folder 'nowhere'."),
         (["--seed", "-1"], "--seed: must be from 0"),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_table_of_seven_and_a_report_and_nothing_is_trained_twice(
 def test_a_place_where_no_report_can_be_is_told_before_anything_is_trained(command: Command, tmp_path: Path) -> None:
     code, _, err = command("quickstart", "--store", str(tmp_path / "store"), "--report", str(tmp_path / "page.pdf"))
     assert code == 2
-    assert err.startswith("mecheval: cannot write a report as 'page.pdf'")
+    assert err == f"mecheval: cannot write a report as '{tmp_path / 'page.pdf'}'; choose .html or .htm at the end.\n"
     assert not (tmp_path / "store").exists()
 
 

@@ -322,8 +322,10 @@ def test_one_gradient_of_the_tied_embedding_is_the_sum_of_both() -> None:
 
 def test_a_site_is_found_by_its_name() -> None:
     model = LM(20, 16, 11, "attention")
-    for site, tap in model.taps().items():
-        assert model.find(str(site)) == (site, tap)
-        assert model.find(str(site))[0].block == site.block  # type: ignore[index]  # of block 1, not of block 10
+    for site in model.sites():
+        found = model.find(str(site))
+        assert found is not None
+        assert found == (site, model.taps()[site])
+        assert found[0].block == site.block  # of block 1, not of block 10
     assert model.find("mixer.q") is None
     assert model.find("blocks.11.input") is None

@@ -28,8 +28,10 @@ def _folder(path: Path) -> Path:
 
 def csv_file(path: Path | None) -> Path | None:
     """Refuse a file that could not be written or read as CSV, before the long computation that fills it."""
-    if path is not None and (path.suffix.lower() != ".csv" or path.is_dir() or not path.absolute().parent.is_dir()):
-        raise UserError(f"--csv: give a file that ends in .csv, in a folder that exists (got {shown(str(path))}).")
+    if path is not None and (path.suffix.lower() != ".csv" or path.is_dir()):
+        raise UserError(f"--csv: give a file that ends in .csv (got {shown(str(path))}).")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UserError(f"--csv: there is no folder {shown(str(path.parent))}.")
     return path
 
 

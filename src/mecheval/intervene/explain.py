@@ -118,10 +118,14 @@ def likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:
 
 
 def likeliest_of_each(task: Task, logits: Tensor, right: Sequence[int], top: int) -> list[Answers]:
-    """`likeliest` for each of n documents, from logits (n, V) and the right tokens."""
+    """`likeliest` for each of n documents, from logits (n, V) and the right tokens.
+
+    Answers that are equally likely to a millionth are listed by their number, so that no rounding error orders them.
+    """
     p = logits.double().softmax(-1).cpu()
+    order = p.mul(1e6).round().sort(dim=-1, descending=True, stable=True).indices
     found = []
-    for row, tokens in enumerate(p.topk(min(top, p.shape[1])).indices.tolist()):
+    for row, tokens in enumerate(order[:, :top].tolist()):
         listed = tokens if right[row] in tokens else [*tokens, right[row]]
         found.append(tuple(Answer(task.symbol(token), float(p[row, token]), token == right[row]) for token in listed))
     return found

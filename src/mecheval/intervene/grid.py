@@ -37,7 +37,7 @@ Edits = Callable[[str, str], Edit]  # of a site and a role
 Cell = tuple[str, str]  # site, role
 
 
-class Pass(NamedTuple):
+class Observed(NamedTuple):
     """What one pass over documents gives."""
 
     likelihood: Tensor  # (n,) of the answer, double, on the CPU
@@ -88,7 +88,7 @@ def likelihood(model: nn.Module, batch: Batch, measure: Measure = answer_likelih
 
 def read(
     model: nn.Module, batch: Batch, sites: Sequence[str], where: Positions, measure: Measure = answer_likelihood
-) -> Pass:
+) -> Observed:
     """Run a batch and keep the activations of sites at roles, and no more of the run than that."""
     values: dict[str, dict[str, Tensor]] = {}
     inputs: dict[int, Tensor] = {}
@@ -122,7 +122,7 @@ def read(
     missing = [site for site in sites if site not in values]
     if missing:
         raise UserError(f"the model ran without passing through {', '.join(missing)}.")
-    return Pass(answered, values, inputs)
+    return Observed(answered, values, inputs)
 
 
 def _check(site: str, x: Tensor, tokens: Tensor, axis: int, again: bool) -> None:
@@ -214,7 +214,7 @@ class Joint:
 @torch.no_grad()
 def run_cells(
     lm: LM, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int,
-    measure: Measure = answer_likelihood, known: Pass | None = None,
+    measure: Measure = answer_likelihood, known: Observed | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The fast way, for an `LM`: the numbers of `one_by_one` to rounding. `known` is a reading of `base`, if any."""
     at, answers = base.predict_at[:, 0], base.answers

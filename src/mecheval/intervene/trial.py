@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mecheval.intervene.edits import Edit, Take, put
-from mecheval.intervene.grid import Pass, answer_likelihood, likelihood, one_by_one, read, run_cells
+from mecheval.intervene.grid import Observed, answer_likelihood, likelihood, one_by_one, read, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, value_first
 from mecheval.intervene.places import named_between, positions
@@ -240,7 +240,7 @@ class Trial:
             answered.append(self._answered(batches[base], known[base], values, where, ask.sites, ask.roles))
         return answered
 
-    def _look_ahead(self, batches: Mapping[str, Batch], known: Mapping[str, Pass], body: Tensor) -> None:
+    def _look_ahead(self, batches: Mapping[str, Batch], known: Mapping[str, Observed], body: Tensor) -> None:
         """Note where what stands before a changed token changes with it; `body` (n, m) are all positions."""
         for name in known:
             changed = (batches[name].tokens != batches[""].tokens).int().argmax(1)
@@ -252,7 +252,7 @@ class Trial:
                     self.ahead = layer
 
     def _answered(
-        self, base: Batch, known: Pass, values: Mapping[str, Mapping[str, Tensor]], where: Mapping[str, Tensor],
+        self, base: Batch, known: Observed, values: Mapping[str, Mapping[str, Tensor]], where: Mapping[str, Tensor],
         sites: Sequence[str], roles: Sequence[str],
     ) -> Tensor:  # fmt: skip
         """(cells, n) likelihoods with these values at all of some sites and roles; `known` is what `base` gives."""
