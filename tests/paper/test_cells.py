@@ -86,6 +86,13 @@ def test_learnt_but_restored_nowhere() -> None:
     assert patterns.loc["h3", ["ours", "learnt", "same"]].tolist() == ["nowhere (d 64)", 1, 0]
 
 
+def test_a_run_without_effects_is_restored_in_no_place() -> None:
+    numbers = {"original": 0.9, "corrupted": 0.1, "restored_key": math.nan, "restored_value": math.nan}
+    frame = table(numbers | {"restored_query": math.nan}, mixer=("mamba",), d_model=(64,))
+    patterns = compare("ar", frame, "paper").patterns.set_index("mixer")
+    assert patterns.loc["mamba", ["ours", "learnt"]].tolist() == ["", 0]
+
+
 def test_many_runs_are_counted() -> None:
     patterns = compare("ar_mamba_inside", papers_own("ar_mamba_inside"), "paper").patterns
     assert patterns["paper"].tolist() == [

@@ -137,6 +137,8 @@ def _places(study: str, frame: pd.DataFrame) -> list[_Run]:
         top = max(figure.places, key=lambda place: row[place])
         if not gap > LEARNT:
             top = NOT_LEARNT
+        elif any(math.isnan(row[place]) for place in figure.places):
+            continue  # its scores were kept, but not these effects
         elif (row[top] - row["corrupted"]) / gap < BENEFITS:
             top = NOWHERE
         found.append(_Run(name, row["seed"], top))
