@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,6 +150,20 @@ def _longest(rates: Sequence[float], works: Sequence[bool]) -> list[float]:
 def outcome(low: float, high: float, edge: float) -> str:
     """What an interval says of the hypothesis that a quantity is above an edge."""
     return "holds" if low > edge else "contradicted" if high < edge else "inconclusive"
+
+
+def in_most_runs(asked: Mapping[str, pd.Series]) -> list[str]:
+    """Each hypothesis with its outcome: by a 95 % interval, is it true in more than half of the runs?
+
+    `asked` has, by sentence, whether it is true of each run; of a single run nothing is said.
+    """
+    said = []
+    for sentence, true in asked.items():
+        if len(true) > 1:
+            low, high = map(float, mean_interval(true.to_numpy(float)))
+            numbers = f"{int(true.sum())} of {len(true)} runs; share [{low:.2f}, {high:.2f}]"
+            said.append(f"{sentence}: {outcome(low, high, 0.5)} ({numbers}).")
+    return said
 
 
 def _said(row: dict[str, Any]) -> str:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mecheval.errors import UserError
-from mecheval.intervene.intervals import mean_interval
 from mecheval.mixers.options import BUILT_IN
 from mecheval.store import Store, StoreError
 from mecheval.studies.beyond import on_both_tasks
-from mecheval.studies.convergence import outcome
+from mecheval.studies.convergence import in_most_runs
 from mecheval.studies.study import Study
 from mecheval.sweep import Point
 
@@ -96,13 +95,7 @@ def hypotheses(known: pd.DataFrame) -> list[str]:
         "A state of layer 0 changes more at the value than at the key, in most runs":
             (with_state["layer_0_change_value"] > with_state["layer_0_change_key"]),
     }  # fmt: skip
-    said = []
-    for sentence, true in asked.items():
-        if len(true) > 1:
-            low, high = map(float, mean_interval(true.to_numpy(float)))
-            numbers = f"{int(true.sum())} of {len(true)} runs; share [{low:.2f}, {high:.2f}]"
-            said.append(f"{sentence}: {outcome(low, high, 0.5)} ({numbers}).")
-    return said
+    return in_most_runs(asked)
 
 
 STUDIES = (

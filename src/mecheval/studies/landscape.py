@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
-from mecheval.intervene.intervals import mean_interval
 from mecheval.plain import parse_json
 from mecheval.store import Store, StoreError, writing
 from mecheval.store.guard import read_file
 from mecheval.studies import convergence
-from mecheval.studies.convergence import outcome
+from mecheval.studies.convergence import in_most_runs
 from mecheval.studies.scales import FAST, PREFERRED
 from mecheval.studies.study import Study
 from mecheval.sweep import Point
@@ -116,12 +115,7 @@ def says(table: StudyTable) -> list[str]:
         "On the line from start to end the loss never rises above its start, in most runs": known["rise"] <= 1,
         "Training reaches the edge of stability under AdamW, in most runs": known["edge"] >= 1,
     }
-    for sentence, true in asked.items():
-        if len(true) > 1:
-            low, high = map(float, mean_interval(true.to_numpy(float)))
-            numbers = f"{int(true.sum())} of {len(true)} runs; share [{low:.2f}, {high:.2f}]"
-            said.append(f"{sentence}: {outcome(low, high, 0.5)} ({numbers}).")
-    return said
+    return said + in_most_runs(asked)
 
 
 def _said(row: dict[str, Any]) -> str:
