@@ -26,8 +26,9 @@ from torch.utils.flop_counter import flop_registry
 from mecheval.mixers.options import options_of
 from mecheval.model import LM
 from mecheval.ops import dispatch
+from mecheval.ops.adamw import AdamW
 
-VOCABULARY, LAYERS, SHORT = 64, 2, 16
+VOCABULARY, LAYERS, SHORT, LEARNING_RATE = 64, 2, 16, 1e-3
 """Symbols and layers of the models, and the length of the calls that load kernels before anything is measured."""
 FEWEST, MOST, SECONDS = 5, 20, 0.5
 """Fewest and most calls of a function, of which the fastest counts, and the seconds after which the fewest suffice."""
@@ -50,7 +51,6 @@ def main(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds:
     """
     torch.set_num_threads(1)
     lm = model(mixer, SHORT, d_model)
-    torch.optim.AdamW(lm.parameters(), fused=True).zero_grad()  # which imports what its steps need
     with torch.no_grad():  # gradients are the children's: a process that has taken some may not be forked
         lm(torch.zeros(1, SHORT, dtype=torch.long))
     for length in lengths:
@@ -88,13 +88,13 @@ def _problem(error: Exception) -> dict[str, str]:
 def measure(mixer: str, length: int, d_model: int) -> dict[str, Any]:
     """Time, memory, state, parameters and FLOPs of a model for documents of a length."""
     lm = model(mixer, length, d_model)
-    optimiser = torch.optim.AdamW(lm.parameters(), fused=True)
+    optimiser = AdamW(lm.parameters())
     tokens = torch.randint(VOCABULARY, (1, length + 1), generator=torch.Generator().manual_seed(0))
 
     def train(tokens: torch.Tensor = tokens) -> None:
         optimiser.zero_grad()
         F.cross_entropy(lm(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
-        optimiser.step()
+        optimiser.step(LEARNING_RATE)
 
     train(tokens[:, : SHORT + 1])
     before = _peak(again=True)

@@ -33,6 +33,7 @@ from mecheval.intervene.mechanism import NO_NAME, Finding, Rule
 from mecheval.mixers import BUILT_IN
 from mecheval.model import LM
 from mecheval.model.handmade import handmade
+from mecheval.ops.adamw import AdamW
 from mecheval.tasks import Task, build_task
 from mecheval.types import Batch
 
@@ -210,12 +211,12 @@ def _multiply(lm: LM, noise: float, seed: int) -> None:
 def _train_to_guess(made: Made, seed: int) -> None:
     """Train a model on documents whose answer is any of their values, drawn anew."""
     generator = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.AdamW(made.lm.parameters(), lr=LEARNING_RATE)
+    optimiser = AdamW(made.lm.parameters())
     for _, batch in zip(range(STEPS), made.task.stream(BATCH, seed=seed), strict=False):
         loss = F.cross_entropy(made.lm(batch.tokens, at=batch.predict_at[:, 0]), _any_value(batch, generator))
         optimiser.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimiser.step(LEARNING_RATE)
 
 
 def _any_value(batch: Batch, generator: torch.Generator) -> torch.Tensor:

@@ -17,6 +17,7 @@ from mecheval.analysis import Scores
 from mecheval.config import RunConfig
 from mecheval.config.run import Schedule
 from mecheval.errors import UserError
+from mecheval.ops.adamw import MOMENTS, AdamW
 from mecheval.tasks import Corpus, Task
 from mecheval.training.checkpoint import Checkpoint
 from mecheval.types import Questions
@@ -27,7 +28,6 @@ DRAW = 64
 EVAL_TOKENS = 1 << 12
 """Tokens in one evaluation pass: what fits the cache is faster than one big pass."""
 Row = dict[str, Any]
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def rate(schedule: Schedule, step: int, steps: int) -> float:
@@ -58,10 +58,7 @@ class Training:
         dtype = getattr(torch, config.machine.dtype)
         self.lm = config.build_lm(task).to(self.device, dtype)
         given = config.optimiser
-        self.optimiser = torch.optim.AdamW(
-            self.lm.parameters(), lr=given.lr, betas=given.betas, eps=given.eps, weight_decay=given.weight_decay,
-            fused=True,
-        )  # fmt: skip
+        self.optimiser = AdamW(self.lm.parameters(), given.betas, given.eps, given.weight_decay)
         self.step = 0
         self.history: list[Row] = []
         self.effects: list[Row] = []  # of interventions during training
@@ -89,9 +86,7 @@ class Training:
         loss.backward()
         if self.config.optimiser.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.lm.parameters(), self.config.optimiser.clip)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.learning_rate(self.step)
-        self.optimiser.step()
+        self.optimiser.step(self.learning_rate(self.step))
         self.step += 1
         self._losses += value
         self._steps += 1
