@@ -30,6 +30,7 @@ from mecheval.store.tables import (
     make_view,
     one_line,
     runs_with,
+    scratch,
     seal,
 )  # fmt: skip
 
@@ -147,18 +148,19 @@ class Store:
 
     def _frame(self, name: str) -> pd.DataFrame:
         table = TABLES[name]
-        with self._database([table]) as connection:
+        with self._database([table], sealed=False) as connection:
             frame = connection.execute(f"FROM {table.name} ORDER BY {', '.join(table.order)}").df()
         return frame.astype(_dtypes(table))
 
     @contextmanager
-    def _database(self, tables: Iterable[Table]) -> Iterator[DuckDBPyConnection]:
-        with connect() as connection:
+    def _database(self, tables: Iterable[Table], *, sealed: bool = True) -> Iterator[DuckDBPyConnection]:
+        with connect() if sealed else scratch() as connection:
             records = self.records()
             for table in dict.fromkeys(VIEWS.get(table.name, table) for table in tables):
                 self._load(connection, table, records)
                 make_view(connection, table)
-            seal(connection)
+            if sealed:
+                seal(connection)
             yield connection
 
     def _load(
@@ -248,12 +250,12 @@ class Snapshot(Store):
 
     def on_the_way(self, runs: Sequence[str]) -> pd.DataFrame:
         """Effects of these runs along training."""
-        with connect() as connection:
+        with scratch() as connection:
             self._take(connection, EFFECTS, {run: self._kept[run] for run in runs}, on_the_way=True)
             return connection.execute(f"FROM {EFFECTS.name}").df()
 
     @contextmanager
-    def _database(self, tables: Iterable[Table]) -> Iterator[DuckDBPyConnection]:
+    def _database(self, tables: Iterable[Table], *, sealed: bool = True) -> Iterator[DuckDBPyConnection]:
         yield self._connection
 
     def _bounded(self, record: Record) -> Record:

@@ -61,6 +61,9 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": MEMORY,  # a small file can hold a huge table
 }
 
+_KEPT = threading.local()
+"""For each thread, the databases of `scratch` by process."""
+
 
 def connect() -> DuckDBPyConnection:
     """A database in memory. It can still open files, for this module's own SQL: `seal` it before running a user's."""
@@ -69,6 +72,20 @@ def connect() -> DuckDBPyConnection:
     connection = duckdb.connect(":memory:", config=SETTINGS)
     connection.execute("SET enable_progress_bar = false")  # it would stand in the middle of an answer
     return connection
+
+
+@contextmanager
+def scratch() -> Iterator[DuckDBPyConnection]:
+    """A connection that is not sealed, with its own tables, to a database that this thread opens only once.
+
+    To open a database takes 20 ms, much longer than to read or write the table of a run. A child that was forked opens
+    its own.
+    """
+    opened = _KEPT.__dict__.setdefault("databases", {})
+    if os.getpid() not in opened:
+        opened[os.getpid()] = connect()
+    with opened[os.getpid()].cursor() as connection:
+        yield connection
 
 
 @contextmanager
@@ -176,7 +193,9 @@ def make_view(connection: DuckDBPyConnection, table: Table) -> None:
         text, column = name.replace("'", "''"), name.replace('"', '""')
         columns.append(f"""max(value) FILTER (metric = '{text}') AS "{column}\"""")
     shown = f"SELECT {', '.join(columns)}, max(n) AS n FROM {table.name} GROUP BY ALL"
-    connection.execute(f"CREATE OR REPLACE VIEW {table.wide.name} AS {shown} ORDER BY {', '.join(table.wide.order)}")
+    connection.execute(
+        f"CREATE OR REPLACE TEMP VIEW {table.wide.name} AS {shown} ORDER BY {', '.join(table.wide.order)}"
+    )
 
 
 def load_runs(
@@ -219,7 +238,7 @@ def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str,
 def runs_with(where: str, files: Mapping[str, Path]) -> set[str]:
     """Which of the runs have a row, in their Parquet files, of which this SQL is true."""
     found = f"SELECT DISTINCT run FROM read_parquet(?, union_by_name = true, hive_partitioning = false) WHERE {where}"
-    with connect() as connection:
+    with scratch() as connection:
         rows = connection.execute(found, [_names(list(files.values()))]).fetchall() if files else []
     return {run for (run,) in rows}
 
@@ -288,7 +307,7 @@ def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     os.close(handle)
     try:
-        with connect() as connection:
+        with scratch() as connection:
             load_rows(connection, table, rows)
             connection.table(table.name).write_parquet(part, compression="zstd", use_tmp_file=False)
         return Path(part).read_bytes()
@@ -303,7 +322,7 @@ def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
 def read_parquet(run: str, path: Path, name: str) -> list[dict[str, Any]]:
     """The rows of a table or view in a run's Parquet file; a ValueError says why the file cannot be used."""
     table = VIEWS.get(name) or STORED[name]
-    with connect() as connection:
+    with scratch() as connection:
         for problem in load_runs(connection, table, {run: path}).values():
             raise ValueError(problem)
         make_view(connection, table)
@@ -326,7 +345,7 @@ def one_line(error: Exception) -> str:
 
 def _create(connection: DuckDBPyConnection, table: Table, *more: str) -> None:
     columns = [*(f"{column.name} {column.type}" for column in table.columns), *(f"{name} VARCHAR" for name in more)]
-    connection.execute(f"CREATE OR REPLACE TABLE {table.name} ({', '.join(columns)})")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {table.name} ({', '.join(columns)})")
 
 
 def _plain(value: Any) -> Any:

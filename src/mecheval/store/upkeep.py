@@ -12,7 +12,7 @@ from mecheval.store.folder import RunFolder, RunHeld
 from mecheval.store.guard import StoreError, check_tree, writing
 from mecheval.store.schema import STORED, WHOLE
 from mecheval.store.store import ID, Store
-from mecheval.store.tables import connect, load_runs
+from mecheval.store.tables import load_runs, scratch
 
 OK, UNFINISHED, UNSEALED, DAMAGED = "ok", "unfinished", "no checksums", "damaged"
 
@@ -56,7 +56,7 @@ def _verified(folder: RunFolder) -> Verified:
 def _contents(folder: RunFolder) -> list[str]:
     """Problems inside files that are as they were written."""
     found = []
-    with connect() as connection:
+    with scratch() as connection:
         for table in STORED.values():
             path = folder.table(table.name)
             if path.exists():

@@ -113,12 +113,12 @@ class Training:
         """Everything that changes, as tensors and plain data."""
         tensors = {f"model/{name}": tensor for name, tensor in self.weights().items()}
         for name, parameter in self.lm.named_parameters():
-            state = self.optimiser.state.get(parameter, {})
-            tensors |= {f"{moment}/{name}": state[moment].cpu().clone() for moment in MOMENTS if moment in state}
+            kept = self.optimiser.state.get(parameter, {})
+            tensors |= {f"{moment}/{name}": kept[moment].cpu().clone() for moment in MOMENTS if moment in kept}
         tensors["random/cpu"] = torch.get_rng_state()
         if self.device.startswith("cuda"):
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
-        state = {"history": self.history, "effects": self.effects, "verdicts": self.verdicts}
+        state: dict[str, Any] = {"history": self.history, "effects": self.effects, "verdicts": self.verdicts}
         state |= {"stale": self.stale, "seconds": self.seconds, "probing": self.probing}
         state |= {"losses": self._losses, "steps": self._steps, "best": None}
         if self.best is not None:
