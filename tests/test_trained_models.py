@@ -34,7 +34,7 @@ def test_a_trained_model_recalls_as_in_the_paper(mixer: str, tmp_path: Path) -> 
     assert status["test_accuracy"] > 0.95
     assert status["step"] < point.config.data.steps
     sites, roles = depths_of(run.lm.sites()).sites, [*CARRIERS, "random"]
-    effects = me.interchange(run.lm, *documents(run.task, point.config, "test", 128), sites, roles)
+    effects = me.interchange(run.lm, *documents(run.task, point.config, "test", 64), sites, roles)
     found = me.verdict(effects)
     assert found.label in EXPECTED[mixer], found
     assert found.agreement is not None
@@ -47,7 +47,7 @@ def test_a_trained_mamba_associates_by_its_convolution() -> None:
     lm, origin = load_weights(WEIGHTS)
     config = me.RunConfig.read(origin["config"])
     sites, roles = depths_of(lm.sites()).sites, [*CARRIERS, "random"]
-    effects = me.interchange(lm, *documents(config.build_task(), config, "test", 128), sites, roles)
+    effects = me.interchange(lm, *documents(config.build_task(), config, "test", 64), sites, roles)
     found = me.verdict(effects)
     assert (found.label, found.finding.layer) == ("conv_association", 0), found
     assert found.agreement is not None

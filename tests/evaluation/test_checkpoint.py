@@ -12,13 +12,12 @@ import torch
 
 import mecheval as me
 from commands import Command
+from lazily import transformers
 from mecheval.errors import UserError
 from mecheval.evaluation.layers import sites_of
 from mecheval.evaluation.trained import checkpoint_task, load_checkpoint
 from mecheval.intervene.places import Answering
 from mecheval.tasks import Task, build_task
-
-transformers = pytest.importorskip("transformers", reason="the extra `hf` brings transformers")
 
 TASK: dict[str, Any] = {"pairs": 4, "keys": 12, "values": 12}
 SIZES = {"vocab_size": 40, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

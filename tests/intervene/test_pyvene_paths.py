@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 import mecheval as me
 from intervene.models import pairs, small_lm, small_task
+from lazily import pyvene, transformers
 from mecheval.types import Batch
-
-pyvene = pytest.importorskip("pyvene", reason="the extra `dev` brings pyvene")
-transformers = pytest.importorskip("transformers", reason="the extra `dev` brings transformers")
 
 EXACT = 1e-9
 """Models compute in double precision, so that agreement says something about every digit of single precision."""

@@ -11,9 +11,8 @@ import torch
 
 import mecheval as me
 from intervene.models import ROUNDED, pairs, small_task
+from lazily import transformers
 from mecheval.intervene import Wiring, Zero
-
-transformers = pytest.importorskip("transformers", reason="the extra `dev` brings transformers")
 
 
 @pytest.fixture
