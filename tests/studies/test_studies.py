@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mecheval.model import LM
 from mecheval.store import Store
 from mecheval.studies import PAPER, SCALES, STUDIES, get_study, study_points, study_table
 from mecheval.studies.scales import MIXERS
+from mecheval.sweep.job import Point
 
 NAMES = [
     "ar", "ar_mamba_conv", "ar_based_conv", "ar_mamba_inside", "atr", "atr_mamba_conv", "position", "atr_holdout",
@@ -31,6 +33,11 @@ PAPER_RUNS = {
 }  # fmt: skip
 
 
+@cache
+def points_of(name: str, scale: str) -> list[Point]:
+    return study_points(STUDIES[name], scale)
+
+
 def test_every_study_of_the_paper_is_there() -> None:
     assert list(STUDIES) == [*NAMES, "quickstart", "newer", "canon", "hybrids", *BEYOND]
     assert PAPER == NAMES
@@ -42,14 +49,14 @@ def test_every_study_of_the_paper_is_there() -> None:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", STUDIES)
 def test_runs_of_a_study_are_all_different(name: str, scale: str) -> None:
-    points = study_points(STUDIES[name], scale)
+    points = points_of(name, scale)
     assert len({point.config.id for point in points}) == len(points)
     assert len({tuple(point.axes.items()) for point in points}) == len(points)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scale_paper_is_the_paper(name: str) -> None:
-    points = study_points(STUDIES[name], "paper")
+    points = points_of(name, "paper")
     assert len(points) == PAPER_RUNS[name]
     assert {point.config.model.d_model for point in points} == {16, 32, 64, 128, 256}
     for point in points:
@@ -87,7 +94,7 @@ def has_short_conv(config: RunConfig) -> bool:
 @pytest.mark.parametrize("scale", SCALES)
 def test_axes_are_what_the_runs_have(scale: str) -> None:
     for study in STUDIES.values():
-        for point in study_points(study, scale):
+        for point in points_of(study.name, scale):
             config = point.config
             task = config.task.options
             negative = config.mixer.options.get("allow_neg_eigval", False)
@@ -105,7 +112,7 @@ def test_axes_are_what_the_runs_have(scale: str) -> None:
 @pytest.mark.parametrize("scale", SCALES)
 def test_what_varies_is_what_the_paper_varies(scale: str) -> None:
     def values(name: str, axis: str) -> set[object]:
-        return {point.axes[axis] for point in study_points(STUDIES[name], scale)}
+        return {point.axes[axis] for point in points_of(name, scale)}
 
     for name in ("ar", "atr", "position", "atr_holdout", "one_layer", "depth", "sibling"):
         assert values(name, "mixer") == set(MIXERS)
@@ -116,16 +123,16 @@ def test_what_varies_is_what_the_paper_varies(scale: str) -> None:
     assert values("position", "task") == values("one_layer", "task") == {"ar", "atr"}
     assert values("one_layer", "n_layers") == {1, 2}
     assert values("depth", "n_layers") == values("sibling", "n_layers") == {1, 2, 3}
-    held_out = {point.config.task.options["holdout"] for point in study_points(STUDIES["atr_holdout"], scale)}
+    held_out = {point.config.task.options["holdout"] for point in points_of("atr_holdout", scale)}
     assert held_out == {0.2}
-    asked = {tuple(point.config.task.options["query"]) for point in study_points(STUDIES["sibling"], scale)}
+    asked = {tuple(point.config.task.options["query"]) for point in points_of("sibling", scale)}
     assert asked == {("sibling",)}
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_studies_share_the_runs_that_they_have_in_common(scale: str) -> None:
     def ids(name: str) -> set[str]:
-        return {point.config.id for point in study_points(STUDIES[name], scale)}
+        return {point.config.id for point in points_of(name, scale)}
 
     for name in ("ar_mamba_conv", "ar_based_conv", "ar_mamba_inside", "position", "one_layer", "depth"):
         assert ids("ar") & ids(name), name
@@ -134,7 +141,7 @@ def test_studies_share_the_runs_that_they_have_in_common(scale: str) -> None:
 
 
 def test_the_study_of_canon_has_every_mixer_with_and_without_a_short_convolution() -> None:
-    points = study_points(STUDIES["canon"], "laptop")
+    points = points_of("canon", "laptop")
     found: dict[str, dict[str, RunConfig]] = {}
     for point in points:
         found.setdefault(point.axes["mixer"], {})[point.axes["short_conv"]] = point.config
@@ -144,11 +151,11 @@ def test_the_study_of_canon_has_every_mixer_with_and_without_a_short_convolution
     for mixer, each in found.items():  # the Canon convolution takes the place of the mixer's own
         assert mixer == "h3" or not has_short_conv(each["A"])
     ids = {point.config.id for point in points}
-    assert {point.config.id for point in study_points(STUDIES["quickstart"], "laptop")} <= ids
+    assert {point.config.id for point in points_of("quickstart", "laptop")} <= ids
 
 
 def test_the_study_of_hybrids_has_every_ordered_pair() -> None:
-    points = study_points(STUDIES["hybrids"], "laptop")
+    points = points_of("hybrids", "laptop")
     pairs = {point.config.mixer.name for point in points}
     assert len(pairs) == 6
     assert {"+".join(reversed(pair.split("+"))) for pair in pairs} == pairs
@@ -156,7 +163,7 @@ def test_the_study_of_hybrids_has_every_ordered_pair() -> None:
 
 
 def test_the_study_of_mqar_is_zoologys_figure_2() -> None:
-    points = study_points(STUDIES["mqar"], "paper")
+    points = points_of("mqar", "paper")
     cells = {(p.axes["pairs"], p.config.task.options["length"], p.config.data.batch_size) for p in points}
     assert cells == {(4, 64, 512), (8, 128, 512), (16, 256, 256), (64, 512, 128)}
     assert {p.config.model.d_model for p in points} == {64, 128, 256, 512}
@@ -171,7 +178,7 @@ def test_the_study_of_mqar_is_zoologys_figure_2() -> None:
 
 def test_on_a_laptop_attention_has_the_slow_rate_in_the_study_of_mqar() -> None:
     """At 2e-3 it stays at a guess among the pairs."""
-    points = study_points(STUDIES["mqar"], "laptop")
+    points = points_of("mqar", "laptop")
     assert {p.axes["pairs"]: (p.config.task.options["length"], p.config.task.options["vocab"]) for p in points} == {
         4: (64, 8192),
         8: (128, 8192),
