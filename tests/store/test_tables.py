@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 
 from mecheval.store import tables
 from mecheval.store.schema import EFFECTS, HISTORY, RUNS, TABLES, Table
-from mecheval.store.tables import connect, load_files, load_rows, load_runs, to_parquet
+from mecheval.store.tables import connect, load_files, load_rows, load_runs, scratch, to_parquet
 from store.examples import EFFECT, ID
 from store.examples import HISTORY as WITHOUT_RUN
+from training.runs import in_child, outcome
 
 ROWS: list[dict[str, Any]] = [{"run": ID, **row} for row in WITHOUT_RUN]
 
@@ -78,6 +80,21 @@ write_parquet(sys.argv[1], HISTORY, ROWS * 1000)
     assert len({(tmp_path / name).read_bytes() for name in "abc"}) == 1
 
 
+def test_threads_and_forked_children_each_have_a_scratch_database(tmp_path: Path) -> None:
+    def write(name: str) -> None:
+        for _ in range(5):
+            write_parquet(tmp_path / name, HISTORY, ROWS * 100)
+        with scratch() as connection:  # tables of another connection are not there
+            assert connection.execute("SELECT count(*) FROM duckdb_tables()").fetchone() == (0,)
+
+    write("here")
+    children = [in_child(lambda name=name: write(name)) for name in "ab"]  # type: ignore[misc]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, "cdef"))
+    assert [outcome(child) for child in children] == [0, 0]
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
 def test_only_the_file_itself_is_left(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", HISTORY, ROWS)
     write_parquet(tmp_path / "a.parquet", HISTORY, ROWS[:1])
@@ -111,8 +128,9 @@ def test_json_and_times_are_queried_as_such() -> None:
 
 
 def test_no_progress_bar_stands_in_an_answer() -> None:
-    with connect() as connection:
-        assert connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (False,)
+    for opened in (connect(), scratch()):
+        with opened as connection:
+            assert connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (False,)
 
 
 def test_a_name_in_sql_is_never_a_python_variable() -> None:
