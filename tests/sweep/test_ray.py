@@ -113,7 +113,7 @@ def test_a_node_dies_and_every_run_ends_as_if_it_never_had(
     assert engine.workers == 2
     engine.run(JOBS, str(tmp_path), listen)
     assert [event.run for event in heard if event.kind == "say"][-1] == SHORT[0].run, "it was waited for"
-    assert not any("asks for no token" in event.message for event in heard)
+    assert not any("requires no token" in event.message for event in heard)
     ends = [event for event in heard if event.kind == "end"]
     assert sorted(event.run for event in ends) == sorted(job.run for job in JOBS)
     assert {event.status for event in ends} == {"done"}
@@ -234,7 +234,9 @@ def test_a_worker_that_always_dies_is_given_up(tmp_path: Path, cluster: Any, mon
     heard: list[Event] = []
     RayEngine(cluster.address, tries=2).run(SHORT[:1], str(tmp_path), heard.append)
     assert [event.kind for event in heard] == ["say", "say", "end"]
-    assert heard[0].message.startswith(f"the Ray cluster at {cluster.address} asks for no token: whoever reaches it")
+    assert heard[0].message.startswith(
+        f"the Ray cluster at {cluster.address} requires no token: anyone who can reach it"
+    )
     assert heard[-1].status == "failed"
     assert heard[-1].message == "its worker died (WorkerCrashedError), 2 times"
 

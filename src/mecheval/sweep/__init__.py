@@ -1,4 +1,4 @@
-"""Sweeps: many runs, worked on by an engine."""
+"""Sweeps: an engine trains many runs and intervenes on each of them."""
 
 from mecheval.sweep.driver import Estimate, Failure, SweepWatcher, Swept, merged, pending, standing, sweep
 from mecheval.sweep.engine import ENGINES, Crew, CrewEngine, Engine, HereEngine, Stopped, make_engine

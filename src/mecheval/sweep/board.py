@@ -1,4 +1,4 @@
-"""What a terminal, or a log file, shows of a sweep."""
+"""Progress of a sweep, on a terminal and in a log file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from mecheval.training.progress import bars, duration, has_cursor, show
 from mecheval.types import LAST
 
 REFRESH = 0.25
-"""Seconds between two drawings."""
+"""Seconds between two refreshes of the live table."""
 MEASURED_STEPS = 50
-"""Steps of a run after which its pace counts, for itself and for others like it."""
+"""Number of steps after which a run's own pace is used to estimate its time and that of similar runs."""
 
 
 @dataclass
 class Running:
-    """A run that is being worked on."""
+    """A run under way."""
 
     job: Job
     since: float
@@ -40,7 +40,7 @@ class Running:
 
 
 class Tally:
-    """How far a sweep is and how long it will take."""
+    """Counts the runs of a sweep by status and estimates how long the rest will take."""
 
     def __init__(self, jobs: Sequence[Job], todo: Sequence[Job], store: Store, workers: int) -> None:
         self.jobs = {job.run: job for job in jobs}
@@ -66,11 +66,11 @@ class Tally:
                 self.estimate.learn(job.config, now - run.since, event.step, done=True)
 
     def finished(self) -> int:
-        """Runs that need no more work, those of earlier sweeps included."""
+        """The number of runs that need no more work, including those that were done before."""
         return self.before + sum(self.ended.values())
 
     def left(self, now: float) -> float:
-        """Seconds to the end of the sweep."""
+        """The estimated number of seconds to the end of the sweep."""
         rest = []
         for run in self.running.values():
             steps, done = run.job.config.data.steps, run.step - run.first
@@ -90,11 +90,11 @@ class Tally:
 
 
 class Board:
-    """A line for each run that ends and for what is said, on the console and in the file `log`.
+    """Writes a line for each message and each finished run, to the console and to the file `log`.
 
-    On a terminal there is a live table in place of the lines: a bar for the sweep and one for each run under way, and
-    only failures and remarks stay above it. Lines of the log begin with their time (UTC), and the last one says how
-    far the sweep was when it ended. A disk that has become full does not stop the sweep: the log then lacks lines.
+    On a terminal, a live table replaces the lines: it has a progress bar for the sweep and one for each run under way,
+    and only failures and messages stay above it. Each line of the log begins with its time (UTC), and the last one
+    gives the sweep's progress when it ended. A full disk does not stop the sweep; the log then lacks lines.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Board:
         *, verdicts: bool = False, paces: Sequence[tuple[RunConfig, float]] = (),
     ) -> None:  # fmt: skip
         self._console, self._title, self._clock, self._log = console, title, clock, log
-        self._verdicts = verdicts  # whether the verdict on a run is shown when it ends, also above a live table
-        self._paces = paces  # seconds per step of runs that were timed before the sweep
+        self._verdicts = verdicts  # whether to show the verdict on each run that ends, even above a live table
+        self._paces = paces  # seconds per step, for runs that were timed before the sweep
         self._live: Live | None = None
         self._tasks: dict[str, TaskID] = {}  # the bar of each run under way
         self._due = 0.0
@@ -148,7 +148,7 @@ class Board:
             self._draw(self._live)
 
     def _judged(self, job: Job, seconds: float) -> str:
-        """The verdict on a run that has ended, and how long it took: `attention  induction, 25 s`."""
+        """The verdict on a finished run and how long it took, such as `attention  induction, 25 s`."""
         found = [row["label"] for row in self._store.folder(job.run).read("verdicts") if row["state"] == LAST]
         widest = max(len(each.config.mixer.name) for each in self._tally.jobs.values())
         return f"{job.config.mixer.name:{widest}}  {', '.join([*found[:1], f'{seconds:.0f} s'])}"
@@ -160,7 +160,7 @@ class Board:
         self._to_log(f"{self._title}: {self._tally.summary(self._clock())}")
 
     def _line(self, line: str, above: Text | None = None) -> None:
-        """Write a line to the log and the console; `above` is what is shown above a live table instead."""
+        """Write a line to the log and to the console. Above a live table, show `above` instead, if anything."""
         self._to_log(line)
         if self._live is None:
             show(self._console, line)
@@ -188,6 +188,6 @@ class Board:
 
 
 def ending(job: Job, event: Event) -> str:
-    """How a run ended, in one line."""
+    """One line that says how a run ended."""
     accuracy = "" if event.accuracy is None else f"  dev acc {event.accuracy:.3f}"
     return f"{event.status:9} {job.config.title}{accuracy}{': ' + event.message if event.message else ''}"

@@ -1,4 +1,4 @@
-"""Drives a sweep: an engine does what is missing of a list of jobs; how far it is, and how long the rest takes."""
+"""Drives a sweep: has an engine do the unfinished jobs, reports progress and estimates the time left."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from mecheval.sweep.job import Event, Job
 from mecheval.tasks import build_task
 
 FEW = 16
-"""Documents from which the length of a padded one is guessed."""
+"""Number of documents from which the padded length of a batch is estimated."""
 LAYER_SECONDS, OPERATIONS, LONGER, EARLY = 1e-3, 9e10, 2.0, 0.5
-"""For a guess where nothing is measured: seconds per layer and step, operations per second, how many times longer a
-step takes with mixers that carry a state along the document or convolve over all of it, and the part of its steps that
-a run takes which stops once it has learnt."""
+"""Constants for a guess when nothing has been measured: seconds per layer and step; operations per second; how many
+times longer a step takes with mixers that carry a state or have long convolutions; and the fraction of its steps that
+a run with early stopping takes."""
 
 
 class SweepWatcher(Protocol):
-    """Hears what happens in a sweep."""
+    """Is notified of what happens in a sweep."""
 
     def begin(self, jobs: Sequence[Job], todo: Sequence[Job], store: Store, workers: int) -> None:
-        """The sweep is about to work on `todo`, the part of `jobs` that is missing."""
+        """Called before the sweep starts on `todo`, the unfinished part of `jobs`."""
 
     def event(self, event: Event) -> None:
-        """Something happened to a run."""
+        """Called for each event of a run."""
 
     def end(self) -> None:
-        """The sweep has ended or was stopped."""
+        """Called when the sweep has ended or was stopped."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that could not be done; the same sweep tries it again."""
+    """A run that failed; running the same sweep again retries it."""
 
     run: str
     title: str
@@ -62,10 +62,10 @@ class Swept:
 
 
 def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatcher, address: str = "") -> Swept:
-    """Bring every job to its end: done runs are left alone, interrupted ones resume, failed ones are tried again.
+    """Finish every job: skip runs that are done, resume interrupted ones and retry failed ones.
 
-    `address` is what workers open when the store is a local copy of one that is elsewhere. A store that cannot be
-    written is refused before anything is computed.
+    When `store` is a local copy of a remote store, workers open `address` instead. A store that cannot be written is
+    an error before anything is computed.
     """
     jobs = merged(jobs)
     todo = in_order(pending(jobs, store), store)
@@ -84,7 +84,7 @@ def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatch
             engine.run(todo, address or str(store.path), hear)
     finally:
         watcher.end()
-        remove_stale(store.path)  # of a sweep on a cluster that was killed, and that this one may have finished
+        remove_stale(store.path)  # files left by a killed cluster sweep, which this one may have finished
     failures = [Failure(job.run, job.config.title, ended[job.run].message) for job in todo
                 if job.run in ended and ended[job.run].status == "failed"]  # fmt: skip
     states = statuses(store)
@@ -93,7 +93,7 @@ def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatch
 
 
 def merged(jobs: Iterable[Job]) -> list[Job]:
-    """Each run once, with all splits that any of the jobs asks for."""
+    """The jobs without repetition: each run once, with all splits that any of its jobs asks for."""
     found: dict[str, Job] = {}
     for job in jobs:
         if job.run in found:
@@ -103,20 +103,20 @@ def merged(jobs: Iterable[Job]) -> list[Job]:
 
 
 def in_order(jobs: Sequence[Job], store: Store) -> list[Job]:
-    """Runs that were begun come first, then the longest: a long run at the end would leave all workers but one idle."""
+    """Sort jobs: runs already begun first, then the longest, because a long last run would leave other workers idle."""
     rows = rows_of(store)
     begun, estimate = {row["run"] for row in rows}, Estimate(rows)
     return sorted(jobs, key=lambda job: (job.run not in begun, -estimate.seconds(job.config)))
 
 
 def pending(jobs: Sequence[Job], store: Store) -> list[Job]:
-    """The jobs with something left to do."""
+    """The jobs that are not finished."""
     is_done = done_in(store)
     return [job for job in jobs if not is_done(job)]
 
 
 def done_in(store: Store) -> Callable[[Job], bool]:
-    """A function that says whether a job has nothing left to do, by what is in the store now."""
+    """A function that says whether a job is finished, according to the present content of the store."""
     states = statuses(store)
     found = store.query("select distinct run, split from verdicts where state = 'last'") if states else None
     judged = set() if found is None else set(zip(found["run"], found["split"], strict=True))
@@ -129,72 +129,73 @@ def done_in(store: Store) -> Callable[[Job], bool]:
 
 
 def rows_of(store: Store) -> list[dict[str, Any]]:
-    """Rows of table runs; none where there is no store yet."""
+    """The rows of the table `runs`, or none if the store does not exist yet."""
     try:
         return store.rows() if store.exists() else []
-    except OSError as error:  # such as a folder above it that one may not look into
+    except OSError as error:  # for example, a parent folder without read permission
         raise StoreError(f"cannot read {store.path}: {error.strerror or error}.") from error
 
 
 def statuses(store: Store) -> dict[str, str]:
-    """Every run's status."""
+    """The status of every run, by run id."""
     return {row["run"]: row["status"] for row in rows_of(store)}
 
 
 class Estimate:
-    """Seconds that runs take on one core, from what was measured.
+    """Estimates the seconds that runs take on one core, from measured runs.
 
-    A run takes as many steps as runs of the same shape that are done, at the pace of runs of the same kind: the pace in
-    this sweep, else the fastest in the store, because a busy machine makes runs slow and nothing makes them fast. Only
-    where there is neither is the time guessed from parameters and tokens, which is good enough to begin with the
-    longest run.
+    A run is expected to take as many steps as finished runs of the same shape, at the pace of runs of the same kind.
+    The pace is the one in this sweep or, failing that, the fastest in the store, because a busy machine only ever
+    slows runs down. If neither is known, the time is guessed from the numbers of parameters and tokens, which is good
+    enough to start with the longest run.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._steps: dict[str, list[int]] = defaultdict(list)  # of done runs, by shape
+        self._steps: dict[str, list[int]] = defaultdict(list)  # steps of finished runs, by shape
         self._before, self._now = dict[str, float](), dict[str, float]()  # seconds per step, by kind
         for row in rows:
             seconds, steps = row["seconds"] or 0.0, row["step"] or 0
-            if seconds > 0 and steps > 0 and row["config"]:  # the row may be another program's
+            if seconds > 0 and steps > 0 and row["config"]:  # another program may have written the row
                 if row["status"] in WHOLE:
                     self._steps[_shape(row["config"])].append(steps)
                 kind, pace = _kind(row["config"]), seconds / steps
                 self._before[kind] = min(pace, self._before.get(kind, pace))
 
     def learn(self, config: RunConfig, seconds: float, steps: int, done: bool = False) -> None:
-        """Note how long a run of this sweep took for some steps, and whether they were all that it needs."""
+        """Record that a run of this sweep took `seconds` for `steps` steps, and whether that was the whole run."""
         plain = config.to_dict()
         self._now[_kind(plain)] = seconds / steps
         if done:
             self._steps[_shape(plain)].append(steps)
 
     def seconds(self, config: RunConfig) -> float:
-        """How long the whole run is expected to take."""
+        """The expected number of seconds for the whole run."""
         plain = config.to_dict()
         kind, known = _kind(plain), self._steps.get(_shape(plain))
         pace = self._now.get(kind) or self._before.get(kind, 0.0) * self._slowdown()
         return pace * (statistics.fmean(known) if known else config.data.steps) if pace else _guess(config)
 
     def _slowdown(self) -> float:
-        """How many times as long as before a step takes in this sweep, where both are known."""
+        """The ratio of this sweep's time per step to the stored one; 1 if no kind of run has both."""
         both = self._now.keys() & self._before
         return statistics.median(self._now[kind] / self._before[kind] for kind in both) if both else 1.0
 
 
 def _shape(config: Mapping[str, Any]) -> str:
-    """All that the time depends on: not the seed, and the learning rate only through when a run may stop."""
+    """A key for everything that the number of steps depends on, leaving out the seed and the learning rate."""
     kept = {name: part for name, part in config.items() if name not in ("seed", "optimiser")}
     return json.dumps(kept, sort_keys=True)
 
 
 def _kind(config: Mapping[str, Any]) -> str:
-    """What the time of a step depends on: the task, the mixer, the sizes of the model and of a batch."""
+    """A key for everything that the time per step depends on: task, mixer, model size and batch size."""
     data = config.get("data")
-    batch = data.get("batch_size") if isinstance(data, dict) else None  # the config may be another program's
+    batch = data.get("batch_size") if isinstance(data, dict) else None  # another program may have written the config
     return json.dumps([config.get("task"), config.get("mixer"), config.get("model"), batch], sort_keys=True)
 
 
 def _guess(config: RunConfig) -> float:
+    """A guess of a run's seconds from its size alone."""
     model, data = config.model, config.data
     options = {name.rpartition(".")[2]: value for name, value in config.mixer.options.items()}  # mamba.d_conv
     vocabulary, length = _sizes(json.dumps(config.task.data(), sort_keys=True), data.batch_size)
@@ -206,7 +207,7 @@ def _guess(config: RunConfig) -> float:
 
 @lru_cache
 def _sizes(task: str, batch_size: int) -> tuple[int, int]:
-    """Vocabulary, and tokens of a padded document; a few documents are written without kernels, which load slowly."""
+    """The vocabulary size and the padded length, from a few documents drawn without kernels, which load slowly."""
     options = json.loads(task)
     made = build_task(options.pop("name"), **options)
     return made.vocab_size, int(np.diff(made.reference(min(batch_size, FEW), "dev").starts).max())
@@ -214,7 +215,7 @@ def _sizes(task: str, batch_size: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class RunningRun:
-    """A run that a process is training; the step is that of its last checkpoint."""
+    """A run that some process is training; `step` is the step of its last checkpoint."""
 
     run: str
     title: str
@@ -224,20 +225,20 @@ class RunningRun:
 
 @dataclass(frozen=True)
 class Standing:
-    """The runs of a sweep by their state in the store, and the seconds that the rest takes."""
+    """The numbers of runs of a sweep by their state in the store, and the estimated seconds for the rest."""
 
     runs: int
     done: int
     running: tuple[RunningRun, ...]
-    failed: int  # the same sweep tries them again
-    left: int  # not begun, or interrupted
+    failed: int  # running the same sweep again retries them
+    left: int  # not begun or interrupted
     seconds: float
 
 
 def standing(jobs: Sequence[Job], store: Store, workers: int) -> Standing:
-    """How far a sweep is, by its store: also while another process, or another machine, works on it.
+    """The progress of a sweep according to its store, even while another process or machine works on it.
 
-    `workers` is how many runs are worked on at once.
+    `workers` is the number of runs worked on at once.
     """
     jobs = merged(jobs)
     todo = pending(jobs, store)
@@ -253,12 +254,12 @@ def standing(jobs: Sequence[Job], store: Store, workers: int) -> Standing:
 
 
 def time_left(rest: Sequence[float], workers: int) -> float:
-    """Seconds to the end of runs that need so long each: shared by the workers, but no less than the longest."""
+    """The seconds until runs with the times `rest` are done: their share per worker, but at least the longest."""
     return max([sum(rest) / max(1, workers), *rest], default=0.0)
 
 
 def _seconds(job: Job, row: dict[str, Any], estimate: Estimate) -> float:
-    """Seconds that are left of a run: at its own pace while it is trained, else by the pace of runs like it."""
+    """The seconds that a run still needs, at its own pace while it is trained, otherwise at that of similar runs."""
     step, steps = row.get("step") or 0, job.config.data.steps
     if row["status"] == "done":  # only interventions are missing
         return 0.0

@@ -1,4 +1,4 @@
-"""Engines work on jobs. What they share is here; each kind of engine only starts, follows and stops jobs."""
+"""What all engines share: the queue of jobs, restarts and signals. An engine only starts, follows and stops jobs."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from mecheval.store import Store
 from mecheval.sweep.job import Event, Job, Report, work
 
 LOOK_SECONDS = 0.2
-"""Seconds until a signal, or a run that has become free, is noticed while nothing else happens."""
+"""Longest time in seconds before the engine notices a signal or a run that another process has released."""
 STOP_SECONDS = 30.0
-"""Seconds that runs on a cluster may take to save when the sweep is stopped; then they are killed."""
-STOPPING = "stopping: saving the runs under way (Ctrl-C again ends without saving)"
+"""Seconds that runs on a cluster have to save when the sweep is stopped; after that they are killed."""
+STOPPING = "stopping: saving the runs under way (press Ctrl-C again to quit without saving)"
 HELD_LOOK_SECONDS = 1.0
-"""Seconds between two looks at runs that other processes hold."""
+"""Seconds between two checks of the runs that other processes hold."""
 
 
 class Engine(Protocol):
-    """Something that works on jobs, several at once."""
+    """Works on jobs, several at once."""
 
-    workers: int  # jobs worked on at the same time
+    workers: int  # number of jobs worked on at the same time
 
     def run(self, jobs: list[Job], store: str, report: Report) -> None:
-        """Work on all jobs; `report` is called in this process, one event at a time.
+        """Work on all jobs and return when every one has ended; `report` is called in this process for each event.
 
-        A job whose worker dies is restarted and resumes from its checkpoint, a few times at most. A run that another
-        process holds comes last; its result is taken from that process, or the run resumes here if the other one dies.
-        Returns when every job has ended. A signal (Ctrl-C, SIGTERM) has the workers save and stop; it raises `Stopped`.
+        A job whose worker dies is restarted from its checkpoint, a few times at most. A run that another process holds
+        comes last; it is finished by that process, or resumed here if that process dies. On a signal (Ctrl-C, SIGTERM)
+        the workers save and stop, and `Stopped` is raised.
         """
 
 
 class Stopped(Exception):
-    """A signal stopped the sweep; what was done is saved, and the same sweep resumes from there."""
+    """A signal stopped the sweep. Its progress is saved, and running the sweep again resumes it."""
 
     def __init__(self, signal: int) -> None:
         self.signal = signal
@@ -48,13 +48,13 @@ class Stopped(Exception):
 
 
 class Crew(ABC):
-    """The workers of an engine during one sweep. It decides nothing: `CrewEngine` does.
+    """The workers of an engine during one sweep; all decisions are made by `CrewEngine`.
 
-    A crew must start jobs and pass on what happens to them; everything else has a default.
+    A crew must be able to start jobs and to report their events; everything else has a default.
     """
 
     def has_room(self) -> bool:
-        """Whether one more job can be started."""
+        """Whether another job can be started."""
         return True
 
     @abstractmethod
@@ -63,10 +63,10 @@ class Crew(ABC):
 
     @abstractmethod
     def hear(self, take: Report) -> None:
-        """Pass on what happens to the jobs; return after `LOOK_SECONDS` or so at the latest.
+        """Call `take` with new events of the jobs, and return after about `LOOK_SECONDS` at the latest.
 
-        The last event of a job is an `end`. Its status is `held` where another process has the run, and `died`, with
-        the reason as its message, where the worker is gone and the job can be restarted.
+        The last event of a job is an `end`. Its status is `held` if another process holds the run, and `died`, with
+        the reason as its message, if the worker is gone and the job can be restarted.
         """
 
     def spare(self, jobs: int) -> None:
@@ -74,24 +74,24 @@ class Crew(ABC):
         return None
 
     def again(self, job: Job) -> str:
-        """How a job whose worker died will be restarted, in words."""
+        """The words for a message that say how a job whose worker died will be restarted."""
         return "restarted from its checkpoint"
 
     def stop(self, take: Report) -> None:
-        """Have all workers save and end, and wait for them."""
+        """Ask all workers to save and end, and wait for them."""
         return None
 
     def close(self) -> None:
-        """Kill the workers that are left; their runs stay as they were last saved."""
+        """Kill the remaining workers; their runs keep their last checkpoints."""
         return None
 
 
 class CrewEngine(ABC):
-    """An engine: a queue of jobs and a crew that works on them."""
+    """An engine made of a queue of jobs and a crew that works on them."""
 
     workers: int
     tries: int = 3
-    """How often a job is begun before it is given up, if its worker dies each time."""
+    """Number of times that a job is started before it counts as failed, if its worker dies each time."""
 
     @abstractmethod
     def crew(self, jobs: list[Job], store: str, report: Report) -> AbstractContextManager[Crew]:
@@ -105,27 +105,27 @@ class CrewEngine(ABC):
                 if request:
                     report(Event(jobs[0].run, "say", message=STOPPING))
                     crew.stop(queue.take)
-            finally:  # after a second Ctrl-C, or an error of whoever listens, there are still some
+            finally:  # workers are left after a second Ctrl-C, or if `report` raised an error
                 crew.close()
         if request.signal is not None:
             raise Stopped(request.signal)
 
 
 class _Queue:
-    """The jobs of a sweep: those that wait, those under way, and those whose runs other processes hold.
+    """The jobs of a sweep: those waiting, those under way, and those whose runs are held by other processes.
 
-    A worker gives a held run back. It is taken up again once nobody holds it: then the other process has finished it,
-    or has died and left it to whoever comes next.
+    A worker hands back a run that is held. It is retried once nobody holds it, because the other process has then
+    either finished it or died.
     """
 
     def __init__(self, jobs: list[Job], store: str, report: Report, crew: Crew, tries: int, request: Request) -> None:
         self._store, self._report, self._crew, self._most, self._request = Store(store), report, crew, tries, request
         self._waiting, self._under_way, self._tries = deque(jobs), dict[str, Job](), Counter[str]()
-        self._held = dict[str, tuple[Job, str]]()  # by run: the job, and who holds the run
+        self._held = dict[str, tuple[Job, str]]()  # run id -> the job, and a message that says who holds the run
         self._said, self._look = set[tuple[str, str]](), 0.0
 
     def work(self) -> None:
-        """Hand out jobs until every one has ended, or a signal has come."""
+        """Hand out jobs until every one has ended or a signal has arrived."""
         while (self._waiting or self._under_way or self._held) and not self._request:
             while self._crew.has_room() and (job := self._waiting.popleft() if self._waiting else self._free()):
                 self._under_way[job.run] = job
@@ -136,7 +136,7 @@ class _Queue:
             self._crew.hear(self.take)
 
     def take(self, event: Event) -> None:
-        """Pass on an event, and see to a job that has ended."""
+        """Report an event. If it ends a job that is held or whose worker died, queue the job again instead."""
         if event.kind != "end":
             if event.run in self._under_way:
                 self._report(event)
@@ -157,7 +157,7 @@ class _Queue:
         self._waiting.appendleft(job)
 
     def _free(self) -> Job | None:
-        """A job that nobody holds any more; the locks are looked at only every `HELD_LOOK_SECONDS`."""
+        """A job that nobody holds any more, if any; locks are checked only every `HELD_LOOK_SECONDS`."""
         if time.monotonic() >= self._look:
             for run in self._held:
                 if not self._is_held(run):
@@ -168,11 +168,11 @@ class _Queue:
     def _is_held(self, run: str) -> bool:
         try:
             return self._store.folder(run).is_held()
-        except OSError:  # whoever works on the run reports what is wrong with it
+        except OSError:  # the worker will report what is wrong with the run
             return False
 
     def _say_who_holds(self) -> None:
-        """Say which runs are waited for and who holds them, once for each holder."""
+        """Report which runs the sweep waits for and who holds them, once for each holder."""
         for job, message in self._held.values():
             if (job.run, message) not in self._said:
                 self._said.add((job.run, message))
@@ -181,13 +181,13 @@ class _Queue:
 
 
 class HereEngine(CrewEngine, Crew):
-    """The engine of this very process: one job after the other, for mixers that no other process could import."""
+    """Runs jobs in this process, one after the other, for mixers that another process could not import."""
 
     workers = 1
 
     def __init__(self, checkpoint_seconds: float = 30.0) -> None:
         self._seconds = checkpoint_seconds
-        self._store, self._job = "", list[Job]()  # where to work, and the job that is next, if any
+        self._store, self._job = "", list[Job]()  # the store's path, and the next job, if any
 
     def crew(self, jobs: list[Job], store: str, report: Report) -> AbstractContextManager[Crew]:
         self._store, self._job = store, []
@@ -200,7 +200,7 @@ class HereEngine(CrewEngine, Crew):
         self._job = [job]
 
     def hear(self, take: Report) -> None:
-        """Work on the job. A signal while a run is trained saves it and stops; there is no worker that could die."""
+        """Work on the job. A signal during training saves the run and stops the sweep."""
         if not self._job:
             time.sleep(LOOK_SECONDS)
         elif work(self._job.pop(), self._store, take, checkpoint_seconds=self._seconds) == "interrupted":
@@ -208,7 +208,7 @@ class HereEngine(CrewEngine, Crew):
 
 
 class Kind(NamedTuple):
-    """A kind of engine: where its class is, and the options of the command line that are for it."""
+    """A kind of engine: the place of its class (`module:class`) and its command-line options."""
 
     place: str
     options: tuple[str, ...]
@@ -219,11 +219,11 @@ ENGINES = {
     "ray": Kind("mecheval.sweep.ray_engine:RayEngine", ("address", "cpus", "gpus")),
     "slurm": Kind("mecheval.sweep.slurm_engine:SlurmEngine", ("partition", "minutes", "workers", "cpus", "gpus")),
 }
-"""The engines of `mecheval study --engine`; a new engine has a file and a line here."""
+"""The engines of `mecheval study --engine`. A new engine needs a file of its own and a line here."""
 
 
 def make_engine(name: str, options: dict[str, Any]) -> Engine:
-    """The engine called `name`; what `options` leave out has the engine's defaults."""
+    """The engine called `name`; options that are left out have the engine's defaults."""
     if name not in ENGINES:
         raise UnknownName("engine", name, ENGINES)
     module, _, cls = ENGINES[name].place.partition(":")

@@ -1,7 +1,4 @@
-"""What a sweep consists of: the points of a grid, and jobs, each a run to train and to intervene on.
-
-While a job is worked on, events say what happens to it.
-"""
+"""The parts of a sweep: points of a grid, jobs (each a run to train and intervene on), and the events of a job."""
 
 from __future__ import annotations
 
@@ -19,26 +16,26 @@ from mecheval.training.watch import Quiet, Start, tracker
 from mecheval.types import LAST
 
 HELD_SECONDS = 2.0
-"""Seconds that a worker waits for a run that another process holds before it gives the run back to its engine.
+"""Seconds that a worker waits for a run that another process holds before it hands the run back to its engine.
 
-A worker whose parent has died needs about as long to save its run and let go of it.
+A worker whose parent has died needs about as long to save and release its run.
 """
 REPORT_SECONDS = 0.5
-"""Seconds between two reports of a run's step."""
+"""Shortest time in seconds between two `step` events of a run."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A run, and the values that set it apart from the others of its grid."""
+    """A run of a grid, and the values of its axes."""
 
     axes: Mapping[str, Any]
     config: RunConfig
 
 
 def grid(base: Mapping[str, Any], **axes: Sequence[Any]) -> list[Point]:
-    """A run for every combination of the axes' values, the last axis fastest.
+    """One run for every combination of the axes' values; the last axis varies fastest.
 
-    `base` and axes hold options of `run_config` by name: task, mixer, preset, lr, d_conv, `task.queries`, ...
+    `base` and the axes are options of `run_config` by name, such as task, mixer, preset, lr, d_conv or `task.queries`.
     """
     points = []
     for values in product(*axes.values()):
@@ -61,11 +58,11 @@ def only(points: Sequence[Point], wanted: Mapping[str, Sequence[Any]]) -> list[P
 
 @dataclass(frozen=True)
 class Job:
-    """A run, and the splits on which it is intervened on once it is trained."""
+    """A run to train, and the splits on which to intervene afterwards."""
 
     config: RunConfig
     splits: tuple[str, ...] = ("test",)
-    track: tuple[str, ...] = ()  # trackers that hear of its training
+    track: tuple[str, ...] = ()  # names of the trackers that log its training
 
     @property
     def run(self) -> str:
@@ -77,35 +74,35 @@ class Job:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Job:
-        """The job that `to_dict` described."""
+        """The job that `to_dict` has described."""
         return cls(RunConfig.read(given["config"]), tuple(given["splits"]), tuple(given["track"]))
 
 
 class Event(NamedTuple):
-    """Something that happened to a run; `end` comes once for every job unless the sweep is stopped."""
+    """Something that happened to a run. Every job has one `end` event unless the sweep is stopped."""
 
     run: str
     kind: Literal["begin", "step", "say", "end"]
     step: int = 0
-    accuracy: float | None = None  # on dev, the latest
-    status: str = ""  # at the end: done, diverged or failed; for the engine alone: interrupted, held or died
-    message: str = ""  # what is said; at the end, why it failed or died; for a run that is held, who holds it
+    accuracy: float | None = None  # the latest accuracy on dev
+    status: str = ""  # of an `end`: done, diverged or failed; only between worker and engine: interrupted, held or died
+    message: str = ""  # the text of a `say`; for an `end`, why the run failed or who holds it
 
 
 Report = Callable[[Event], None]
-"""Called with each event of a job."""
+"""A function that is called with each event of a job."""
 
 
 def work(
     job: Job, store: str, report: Report, saved: Callable[[], None] | None = None, checkpoint_seconds: float = 30.0
 ) -> str:
-    """Train a job's run and intervene on it, or do what is missing of that; report its end and return its status.
+    """Train a job's run and intervene on it, skipping what is done already; report its end and return its status.
 
-    The status is `held`, after `HELD_SECONDS`, if another process works on the run. `saved` is called whenever a
+    The status is `held` if another process still works on the run after `HELD_SECONDS`. `saved` is called after each
     checkpoint has been written. Errors are reported, not raised.
     """
-    from mecheval.analysis.runs import probe
-    from mecheval.training.loop import Interrupted, train  # here: whoever only plans a sweep does not wait for torch
+    from mecheval.analysis.runs import probe  # imported here so that planning a sweep does not load torch
+    from mecheval.training.loop import Interrupted, train
 
     folder = Store(store).folder(job.run)
     watcher = _Reporter(job.run, report)
@@ -119,14 +116,14 @@ def work(
         status, message = "interrupted", ""
     except RunHeld as error:
         status, message = "held", str(error)
-    except Exception as error:  # one run's failure is no reason to stop the others
+    except Exception as error:  # the failure of one run must not stop the others
         status, message = "failed", said(error)
     report(Event(job.run, "end", watcher.at, watcher.accuracy, status, message))
     return status
 
 
 def missing(job: Job, folder: RunFolder) -> list[str]:
-    """The splits of a trained run that have no verdict yet; a run that diverged has no last state to intervene on."""
+    """The splits of a trained run that have no verdict yet; there are none if the run has diverged."""
     if folder.status()["status"] != "done":
         return []
     judged = {row["split"] for row in folder.read("verdicts") if row["state"] == LAST}
@@ -134,12 +131,12 @@ def missing(job: Job, folder: RunFolder) -> list[str]:
 
 
 def _patiently(folder: RunFolder, act: Callable[[], object]) -> None:
-    """Do something to a run; wait a moment while another process holds it."""
+    """Call `act`, waiting up to `HELD_SECONDS` while another process holds the run."""
     until = time.monotonic() + HELD_SECONDS
     while True:
         try:
-            if folder.is_held():  # then there is no need to build a model first
-                with folder.exclusive():  # which says who holds it
+            if folder.is_held():  # checked first, to avoid building a model in vain
+                with folder.exclusive():  # raises an error that says who holds it
                     pass
             act()
             return
@@ -150,7 +147,7 @@ def _patiently(folder: RunFolder, act: Callable[[], object]) -> None:
 
 
 class _Reporter(Quiet):
-    """Turns what a run's watcher hears into events, few enough to send elsewhere."""
+    """Turns what happens in training into events, few enough to be sent to another process."""
 
     def __init__(self, run: str, report: Report) -> None:
         self.run, self.report = run, report

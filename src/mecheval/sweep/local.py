@@ -1,4 +1,4 @@
-"""The local engine: worker processes of one thread each, as many as there are cores."""
+"""The local engine: by default, one single-threaded worker process per core."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mecheval.sweep.job import Event, Job, Report
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 WORKER = {**ONE_THREAD, "PYTHONSAFEPATH": "1"}
-"""A worker's environment: one thread, and no Python is imported from the folder in which the sweep was started.
+"""A worker's environment: one thread, and no imports from the folder in which the sweep was started.
 
-`python -m` would look for modules there first; a file called torch.py or queue.py would be executed by every worker.
+`python -m` would search that folder first, and every worker would execute a file called torch.py or queue.py there.
 """
 NICE_TRIES, NICE_PAUSE = 3, 0.15
-"""How often, and how many seconds apart, a priority is set: the kernel accepts only ten such requests per second."""
+"""Number of attempts to set a priority, and the seconds between them: the kernel accepts only ten requests a second."""
 
 
 class LocalEngine(CrewEngine):
@@ -38,18 +38,18 @@ class LocalEngine(CrewEngine):
         self.tries, self.checkpoint_seconds, self.nice = tries, checkpoint_seconds, nice
 
     def crew(self, jobs: list[Job], store: str, report: Report) -> AbstractContextManager[Crew]:
-        """As many processes as there is work for, and fewer for runs of several threads: no two models share one."""
+        """As many processes as there are jobs or workers, and fewer if a run needs several threads."""
         threads = max((job.config.machine.threads for job in jobs), default=1)
         return nullcontext(_Processes(self, store, min(max(1, self.workers // threads), len(jobs))))
 
 
 def python_path() -> str:
-    """PYTHONPATH without its empty entries, each of which would stand for the working folder."""
+    """PYTHONPATH without its empty entries, which would mean the working folder."""
     return os.pathsep.join(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 class _Processes(Crew):
-    """At most `size` worker processes, started when there is a job for them."""
+    """At most `size` worker processes, each started when there is a job for it."""
 
     def __init__(self, engine: LocalEngine, store: str, size: int) -> None:
         self._engine, self._store, self._size = engine, store, size
@@ -109,10 +109,10 @@ class _Worker:
             [sys.executable, "-P", "-m", "mecheval.sweep.worker", store, str(checkpoint_seconds)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             env={**os.environ, **WORKER, "PYTHONPATH": python_path()},
-            # Ctrl-C in a terminal is for the parent, which then asks each worker once to stop.
+            # Ctrl-C in a terminal reaches only the parent, which then asks each worker once to stop.
             start_new_session=nice > 0, process_group=None if nice else 0,
         )  # fmt: skip
-        if nice:  # before it has threads, which inherit this
+        if nice:  # before the process has threads, which inherit its priority
             lower_priority(self._process.pid, nice)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -125,7 +125,7 @@ class _Worker:
 
     @property
     def dismissed(self) -> bool:
-        """Whether its input is closed, so that it ends once it has no job."""
+        """Whether its input is closed, so that it ends after its present job."""
         return self._in.closed
 
     def dismiss(self) -> None:
@@ -144,14 +144,14 @@ class _Worker:
                 break
             *lines, self._rest = (self._rest + piece).split(b"\n")
             for line in lines:
-                with suppress(ValueError, TypeError):  # a line that is no event is something else's output
+                with suppress(ValueError, TypeError):  # other output, which is not an event
                     found.append(Event(**json.loads(line)))
-        if any(event.kind == "end" and event.status != "interrupted" for event in found):  # a held one is given back
+        if any(event.kind == "end" and event.status != "interrupted" for event in found):
             self.job = None
         return found
 
     def last_words(self) -> str:
-        """How it ended, and the last line that it wrote to its standard error."""
+        """How the process ended, with the last line of its standard error."""
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         return f"its worker {how}" + (f" ({self._said})" if self._said else "")
@@ -162,7 +162,7 @@ class _Worker:
         self._close()
 
     def _send(self, line: bytes) -> None:
-        with suppress(BrokenPipeError):  # it has died, which the end of its output will show
+        with suppress(BrokenPipeError):  # the worker has died, which `events` notices
             self._in.write(line)
             self._in.flush()
 
@@ -175,9 +175,9 @@ class _Worker:
 
 
 def lower_priority(pid: int, nice: int) -> None:
-    """Lower the priority of a process that leads its own session; it is never raised, which only an administrator may.
+    """Lower the priority of a process that leads its own session, but never raise it, which needs special rights.
 
-    Where Linux schedules sessions before processes (autogroups), the priority of the session counts, so it is set, too.
+    Where Linux schedules sessions before processes (autogroups), the session's priority counts, so both are set.
     """
     nice = max(nice, os.getpriority(os.PRIO_PROCESS, 0))
     os.setpriority(os.PRIO_PROCESS, pid, nice)

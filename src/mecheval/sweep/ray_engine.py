@@ -1,4 +1,4 @@
-"""The Ray engine: the same jobs on the machines of a Ray cluster, each as a task on one of its nodes."""
+"""The Ray engine: each job is a task on one node of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mecheval.sweep.local import WORKER
 from mecheval.sweep.ray_join import CONNECT_SECONDS, Connection, import_ray, last_line
 
 LOOK_SECONDS = 0.5
-"""Seconds between two looks at events, results and signals."""
+"""Seconds between two checks for events, results and signals."""
 FLUSH_SECONDS = 10.0
-"""Seconds that the events of a job may take to arrive after its end."""
+"""Longest time in seconds that a finished job waits for its events to arrive."""
 
 
 class RayEngine(CrewEngine):
-    """Tasks on a Ray cluster, one for a job; `cpus` and `gpus` are what one thread of a job is given of a node.
+    """Runs each job as a task on a Ray cluster, with `cpus` CPUs per thread and `gpus` GPUs per job.
 
     `address` is `host:port` of a cluster's head, `auto` for the cluster of this machine, or None for a private Ray that
     ends with the sweep. The store is a folder that all nodes see under the same path, or a URL.
@@ -49,7 +49,7 @@ class RayEngine(CrewEngine):
 
     @contextmanager
     def crew(self, jobs: list[Job], store: str, report: Report) -> Iterator[Crew]:
-        """The cluster, joined. Tasks know by a file in the store, the marker, that they see the same folder."""
+        """Join the cluster. Tasks recognise by a marker file in the store that they see the same folder."""
         self._connection.join()
         try:
             warning = self._connection.warning()
@@ -59,7 +59,7 @@ class RayEngine(CrewEngine):
                 if not self.room(threads):
                     raise UserError(self.no_room(threads))
             if is_url(store):
-                Mirror(store).check()  # an error here and now if nothing can be written there
+                Mirror(store).check()  # raises an error now if the URL cannot be written
                 yield _Tasks(self, store, "", report)
             else:
                 place = Path(store).absolute()
@@ -69,11 +69,11 @@ class RayEngine(CrewEngine):
             self._connection.leave()
 
     def room(self, threads: int) -> int:
-        """How many jobs of so many threads all nodes together can take."""
+        """The number of jobs with `threads` threads each that all nodes together have room for."""
         return sum(fits(node, self.cpus * threads, self.gpus) for node in _nodes())
 
     def no_room(self, threads: int) -> str:
-        """An error message: what a job needs, and what the nodes have."""
+        """An error message that says what a job needs and what the nodes have."""
         wanted = f"{self.cpus * threads:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
         have = sorted({f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in _nodes()})
         there = f"nodes have: {'; '.join(have) or 'none'}"
@@ -81,7 +81,7 @@ class RayEngine(CrewEngine):
 
 
 class _Tasks(Crew):
-    """The tasks of a sweep. Ray itself queues those for which no node has room yet."""
+    """The tasks of a sweep. Ray queues those for which no node has room yet."""
 
     def __init__(self, engine: RayEngine, store: str, marker: str, report: Report) -> None:
         self.ray = import_ray()
@@ -91,7 +91,7 @@ class _Tasks(Crew):
         self.under_way: dict[Any, Job] = {}  # by the reference to the task's result
 
     def start(self, job: Job) -> None:
-        """Have Ray begin the job when a node has room for it. Ray's own retries are off: they would be silent."""
+        """Submit the job to Ray. Ray's own retries are off, because they would not be reported."""
         environment = {**WORKER, **custom.environment()}
         options = {"num_cpus": self.engine.cpus * job.config.machine.threads, "num_gpus": self.engine.gpus}
         submitted = self.task.options(
@@ -123,7 +123,7 @@ class _Tasks(Crew):
             take(Event(*json.loads(text)))
 
     def end_of(self, result: Any, job: Job) -> Event:
-        """How a task ended; by then its results can be read here."""
+        """The `end` event of a finished task; the results of a store behind a URL are pulled first."""
         errors = self.ray.exceptions
         try:
             event = Event(*json.loads(self.ray.get(result)))
@@ -131,8 +131,8 @@ class _Tasks(Crew):
             event = Event(job.run, "end", status="failed", message=last_line(error))
         except errors.RayError as error:
             return Event(job.run, "end", status="died", message=f"its worker died ({type(error).__name__})")
-        if event.status == "interrupted":  # by someone else's signal, as when a node is shut down
-            return event._replace(status="died", message="its worker was told to stop")
+        if event.status == "interrupted":  # by a signal that is not ours, as when a node is shut down
+            return event._replace(status="died", message="its worker was asked to stop")
         if is_url(self.store) and event.status != "held":
             try:
                 Mirror(self.store).pull_results(local_copy(self.store), [job.run])
@@ -145,8 +145,8 @@ class _Tasks(Crew):
         return super().again(job) if room else "waiting for a node that can take it"
 
     def stop(self, take: Report) -> None:
-        """Ask the tasks that are left to save and end; kill those that take too long."""
-        left, self.under_way = list(self.under_way), {}  # not once more, should a second signal interrupt this
+        """Ask the remaining tasks to save and end; kill those that take too long."""
+        left, self.under_way = list(self.under_way), {}  # so that `close` does not repeat this after a second signal
         for force in (False, True):
             for result in left:
                 with suppress(self.ray.exceptions.RayError, ValueError):
@@ -156,13 +156,13 @@ class _Tasks(Crew):
         self.pass_on_events(take)
 
     def close(self) -> None:
-        """After an error of whoever listens: no task outlives the sweep."""
+        """Stop tasks that an error has left behind, so that none outlives the sweep."""
         if self.under_way:
             self.stop(lambda event: None)
 
 
 def task(job: str, store: str, marker: str, checkpoint_seconds: float, mailbox: Any) -> str:
-    """On a node: work on a job, and return its end, the one event that must arrive. All is JSON."""
+    """Work on a job on a node, and return its `end`, the one event that must arrive; job and events are JSON."""
     todo, ends = Job.read(json.loads(job)), []
     last = None
 
@@ -183,13 +183,13 @@ def task(job: str, store: str, marker: str, checkpoint_seconds: float, mailbox: 
     except UserError as error:  # the store cannot be reached from here, or its driver is missing
         ends = [Event(todo.run, "end", status="failed", message=str(error))]
     if last is not None:
-        with suppress(Exception):  # events of one task arrive in order: with the last one, all are there
+        with suppress(Exception):  # events of one task arrive in order, so all have arrived when the last one has
             import_ray().get(last, timeout=FLUSH_SECONDS)
     return json.dumps(ends[-1])
 
 
 def _work_behind_url(job: Job, url: str, report: Report, checkpoint_seconds: float) -> None:
-    """Work in a local store that ends with the task, on a run that is pulled first and pushed whenever it is saved."""
+    """Work in a temporary local store: pull the run first, and push it whenever it is saved."""
     mirror = Mirror(url)
     with tempfile.TemporaryDirectory(prefix="mecheval-") as store:
         mirror.pull(job.run, store)
@@ -197,20 +197,20 @@ def _work_behind_url(job: Job, url: str, report: Report, checkpoint_seconds: flo
         def push() -> None:
             try:
                 mirror.push(job.run, store)
-            except StoreError as error:  # the next one may succeed; until then the checkpoint before counts
+            except StoreError as error:  # the next push may succeed; until then the previous checkpoint counts
                 report(Event(job.run, "say", message=f"{job.config.title}: {error}"))
 
         try:
             work(job, store, report, push, checkpoint_seconds)
-        finally:  # also when it was interrupted outside training
+        finally:  # even if it was interrupted outside training
             mirror.push_at_last(job.run, store)
 
 
 def _mailbox(ray: ModuleType) -> Any:
-    """An actor on this node that ends with the driver: tasks put events into it, and the driver takes them out."""
+    """An actor on the driver's node through which tasks send events to the driver; it ends with the driver."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    class Mailbox:  # made here, it travels as it is: its process need not import the whole package
+    class Mailbox:  # a local class is sent by value, so that its process need not import the whole package
         def __init__(self) -> None:
             self.events: list[str] = []
 
@@ -226,11 +226,11 @@ def _mailbox(ray: ModuleType) -> Any:
 
 
 def _nodes() -> list[dict[str, float]]:
-    """The resources of each node that is alive."""
+    """The resources of each live node."""
     return [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
 
 
 def fits(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """How many shares of so many CPUs and GPUs a node has."""
+    """The number of jobs with `cpus` CPUs and `gpus` GPUs each that a node has room for."""
     shares = [int(node.get(name, 0) / share) for name, share in (("CPU", cpus), ("GPU", gpus)) if share]
     return min(shares, default=1)

@@ -1,7 +1,7 @@
 """Joining a Ray cluster, or starting a private Ray that only this machine and this user can reach.
 
-Ray executes whatever it is sent. A cluster must therefore ask for a token (`RAY_AUTH_MODE=token`, Ray 2.52 and later),
-and a Ray that is started here gets a fresh one and listens on the loopback interface alone.
+Ray executes whatever it is sent. A cluster should therefore require a token (`RAY_AUTH_MODE=token`, Ray 2.52 and
+later). A Ray that is started here gets a new token and listens only on the loopback interface.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from mecheval.errors import UserError
 from mecheval.sweep.local import python_path
 
 CONNECT_SECONDS = 5.0
-"""Seconds to wait for the head of a cluster to answer."""
+"""Seconds to wait for an answer from the head of a cluster."""
 ADDRESS = re.compile(r"(?P<host>[^/\s]+):(?P<port>\d+)")
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""With 0, Ray listens on the loopback interface: its default where it does not support clusters."""
+"""If 0, Ray listens on the loopback interface, as it does by default on systems where it does not support clusters."""
 QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # a private Ray reports to nobody
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it prints a warning about a future change
+    "RAY_USAGE_STATS_ENABLED": "0",  # Ray sends no usage statistics
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # suppresses a warning about a future change
 }
+"""Environment variables that keep Ray quiet."""
 
 
 class Connection:
@@ -42,7 +43,7 @@ class Connection:
         self._before: dict[str, str | None] = {}
 
     def join(self) -> None:
-        """Connect, unless this process is connected already. Of Ray's own messages, only those on safety are shown."""
+        """Connect, unless this process is already connected. Of Ray's messages, only those about safety are shown."""
         ray = import_ray()
         if ray.is_initialized():
             return
@@ -79,14 +80,14 @@ class Connection:
             self._forget()
 
     def warning(self) -> str:
-        """A line on what is unsafe about the cluster; empty if it asks for a token."""
+        """A one-line warning if the cluster is unsafe; empty if it requires a token."""
         if self.address is None or _asks_for_token(import_ray().get_runtime_context().gcs_address):
             return ""
-        risk = "whoever reaches it over the network can execute programs on all of its machines"
-        return f"the Ray cluster at {self.address} asks for no token: {risk}; start it with {MODE}=token."
+        risk = "anyone who can reach it over the network can execute programs on all of its machines"
+        return f"the Ray cluster at {self.address} requires no token: {risk}; start it with {MODE}=token."
 
     def _forget(self) -> None:
-        """Restore the environment: another cluster has another token."""
+        """Restore the environment, because another cluster has another token."""
         if self._before:
             set_variables(self._before)
             self._before = {}
@@ -103,16 +104,16 @@ def import_ray() -> ModuleType:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of an error: for one from a task, what went wrong rather than where."""
+    """The last line of an error, which for an error in a task says what went wrong."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1].strip()
 
 
 def _asks_for_token(head: str) -> bool:
-    """Whether the head of a cluster refuses a question without a token; one without tokens would accept any."""
+    """Whether the head of a cluster refuses requests without a token."""
     try:
         import grpc
-    except ImportError:  # then all that is known is whether this process sends one
+    except ImportError:  # then it is only known whether this process sends a token
         return os.environ.get(MODE, "").lower() == "token"
     with grpc.insecure_channel(head) as channel:
         try:
@@ -123,10 +124,10 @@ def _asks_for_token(head: str) -> bool:
 
 
 def _job_config() -> Any:
-    """A job that brings no folder of the driver's.
+    """A job configuration that keeps the driver's working folder off the import path.
 
-    Ray puts the driver's working folder first on the path of all workers, unless the job has a working folder of its
-    own: a file called torch.py that happens to lie there would be executed on every node.
+    Ray puts that folder first on the path of all workers unless the job has a working folder of its own, so every node
+    would execute a file called torch.py that happens to be there.
     """
     from ray.job_config import JobConfig
 
@@ -138,7 +139,7 @@ def _job_config() -> Any:
 
 
 def set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Set or, with None, remove environment variables, and have Ray read them; what they were before."""
+    """Set environment variables (None removes one), make Ray read them, and return their previous values."""
     before = {name: os.environ.get(name) for name in variables}
     for name, value in variables.items():
         if value is None:
@@ -154,7 +155,7 @@ def set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
 
 @contextmanager
 def _loopback_if(own: bool) -> Iterator[None]:
-    """Inside, Ray takes the loopback address for this machine's, though it may have read its environment before."""
+    """If `own`, make Ray use the loopback address in this context, even if Ray has already read its environment."""
     from ray._private import ray_constants
 
     before = ray_constants.ENABLE_RAY_CLUSTER
@@ -166,7 +167,7 @@ def _loopback_if(own: bool) -> Iterator[None]:
 
 
 def _check_address(address: str | None) -> None:
-    """Ray waits for minutes for a head that is not there, and then ends the process: so look first."""
+    """Check that the head answers: if it does not, Ray waits for minutes and then ends the process."""
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", "auto")
     if address in (None, "auto"):
@@ -183,7 +184,7 @@ def _check_address(address: str | None) -> None:
 
 @contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Ray sets its own handler of SIGTERM; afterwards it is as before."""
+    """Restore the handler of SIGTERM afterwards, because Ray installs its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

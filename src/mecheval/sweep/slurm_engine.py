@@ -1,7 +1,7 @@
-"""The Slurm engine: the same jobs as arrays of a Slurm cluster, through submitit.
+"""The Slurm engine: jobs are submitted as arrays to a Slurm cluster, through submitit.
 
-A worker writes its events as lines of JSON into a file in the store, from where the process of the sweep reads them. A
-job that reaches its time limit is queued again by submitit, and resumes from its checkpoint.
+A worker writes its events as lines of JSON to a file in the store, which the sweep's process reads. When a job reaches
+its time limit, submitit queues it again, and it resumes from its checkpoint.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from mecheval.sweep.job import Event, Job, Report, work
 from mecheval.sweep.local import WORKER
 
 LOOK_SECONDS = 0.5
-"""Seconds between two looks at the events of jobs."""
+"""Seconds between two checks for events."""
 QUEUE_SECONDS = 5.0
-"""Seconds between two questions to Slurm which jobs there are."""
+"""Seconds between two queries of Slurm's queue."""
 MOST_TIMEOUTS = 1000
-"""How often a job may reach its time limit and be queued again."""
+"""Number of times that a job may reach its time limit and be queued again."""
 NOTICE_SECONDS = 90
-"""How long before its time limit a job is told to be queued again, at most a quarter of the limit."""
+"""Seconds before its time limit at which a job is signalled to requeue, at most a quarter of the limit."""
 MINUTES = 240
-"""The time limit of a job unless another one is asked for."""
+"""Default time limit of a job in minutes."""
 
 
 class SlurmEngine(CrewEngine):
-    """Array jobs of a Slurm cluster, `workers` of an array at once; the store is a folder that all nodes see.
+    """Runs jobs as Slurm job arrays, `workers` of an array at once; the store is a folder that all nodes see.
 
-    `cpus` and `gpus` are what one thread of a job is given, `minutes` is the time limit of a job. `cluster` is "slurm",
-    or "local" for processes on this machine that submitit runs in the same way.
+    `cpus` and `gpus` are per thread of a job, and `minutes` is a job's time limit. `cluster` is "slurm", or "local" for
+    processes on this machine that submitit runs in the same way.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class SlurmEngine(CrewEngine):
 
     @contextmanager
     def crew(self, jobs: list[Job], store: str, report: Report) -> Iterator[Crew]:
-        """The cluster. Workers know by a file in the store, the marker, that they see the same folder."""
+        """The workers on the cluster, which recognise by a marker file in the store that they see the same folder."""
         if is_url(store):
             raise UserError("--engine slurm: the store must be a folder that all nodes see, not a URL.")
         place = Path(store).absolute()
         with marked(place) as marker:
-            folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=place))  # which nobody else can read or write
+            folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=place))  # only this user can read or write it
             try:
                 yield _Arrays(self, str(place), marker, folder)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def executor(self, folder: Path, threads: int) -> Any:
-        """What submits jobs of so many threads; submitit keeps its own files in the folder."""
+        """A submitit executor for jobs with `threads` threads; it keeps its files in `folder`."""
         found = self.submitit.AutoExecutor(
             folder, cluster=self.cluster, slurm_max_num_timeout=MOST_TIMEOUTS, local_max_num_timeout=MOST_TIMEOUTS
         )
@@ -86,7 +86,7 @@ class SlurmEngine(CrewEngine):
 
 
 def import_submitit() -> Any:
-    """The package, or an error that says how to get it."""
+    """The package submitit, or an error that says how to install it."""
     try:
         return importlib.import_module("submitit")
     except ImportError:
@@ -94,13 +94,13 @@ def import_submitit() -> Any:
 
 
 class _Arrays(Crew):
-    """The jobs of a sweep. All that are started before the next look are submitted as one array."""
+    """The jobs of a sweep. Those started between two calls of `hear` are submitted together, as one array."""
 
     def __init__(self, engine: SlurmEngine, store: str, marker: str, folder: Path) -> None:
         self.engine, self.store, self.marker, self.folder = engine, store, marker, folder
         self.new: list[Job] = []
         self.under_way: list[_Submitted] = []
-        self.leaving: list[_Submitted] = []  # whose run has ended, while submitit still writes its files
+        self.leaving: list[_Submitted] = []  # jobs whose run has ended, while submitit may still write its files
         self.count, self.next_question = 0, 0.0
 
     def start(self, job: Job) -> None:
@@ -125,7 +125,7 @@ class _Arrays(Crew):
                 take(Event(each.job.run, "end", status="died", message=each.last_words()))
 
     def submit(self) -> None:
-        """Give Slurm what was started since the last time, an array for each number of threads."""
+        """Submit the jobs started since the last call, as one array for each number of threads."""
         waiting, self.new = self.new, []
         for threads in sorted({job.config.machine.threads for job in waiting}):
             executor = self.engine.executor(self.folder, threads)
@@ -142,10 +142,10 @@ class _Arrays(Crew):
                     }  # fmt: skip
                     sent.append((job, executor.submit(Task(), json.dumps(given)), file))
             self.under_way += [_Submitted(*each) for each in sent]
-            self.next_question = time.monotonic() + QUEUE_SECONDS  # until Slurm knows of them all
+            self.next_question = time.monotonic() + QUEUE_SECONDS  # by then Slurm lists them all
 
     def gone(self) -> list[_Submitted]:
-        """The jobs that are no longer there. Slurm is asked for its queue only: many clusters keep no accounts."""
+        """The jobs that have left Slurm's queue; only the queue is read, because many clusters keep no accounting."""
         if self.engine.cluster != "slurm":
             return [each for each in self.under_way if each.handle.done()]
         if time.monotonic() < self.next_question:
@@ -153,16 +153,16 @@ class _Arrays(Crew):
         self.next_question = time.monotonic() + QUEUE_SECONDS
         asked = ["squeue", "--noheader", "--array", "--format=%i", f"--user={getpass.getuser()}"]
         answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-        if answer.returncode:  # the controller does not answer now; jobs go on without it
+        if answer.returncode:  # the controller does not answer at present; jobs continue without it
             return []
         there = set(answer.stdout.split())
         return [each for each in self.under_way if each.handle.job_id not in there]
 
     def stop(self, take: Report) -> None:
-        """Have Slurm ask all jobs to save and end; it kills those that take too long."""
+        """Cancel all jobs: Slurm signals them to save and end, and kills those that take too long."""
         self.new = []
         for each in self.under_way:
-            with suppress(Exception):  # it may have ended just now
+            with suppress(Exception):  # it may just have ended
                 each.handle.cancel(check=False)
         until = time.monotonic() + STOP_SECONDS
         while self.under_way and time.monotonic() < until:
@@ -177,7 +177,7 @@ class _Arrays(Crew):
 
 
 class _Submitted:
-    """A job that submitit was given, and its file of events."""
+    """A submitted job and its file of events."""
 
     def __init__(self, job: Job, handle: Any, file: Path) -> None:
         self.job, self.handle, self.file = job, handle, file
@@ -199,7 +199,7 @@ class _Submitted:
         return bool(self.handle.done() if local else self.handle.paths.result_pickle.exists())
 
     def last_words(self) -> str:
-        """That it is gone, with the last line that it wrote to its standard error."""
+        """A message that the job is gone, with the last line of its standard error."""
         said = ""
         with suppress(OSError):
             said = (self.handle.stderr() or "").strip().rpartition("\n")[2].strip()
@@ -207,7 +207,7 @@ class _Submitted:
 
 
 class Task:
-    """What a node does: work on a job that is given as JSON, and write its events into a file."""
+    """The work of a node: run a job that is given as JSON, and write its events to a file."""
 
     def __call__(self, given: str) -> None:
         todo = json.loads(given)
@@ -220,9 +220,9 @@ class Task:
             try:
                 check_shared(todo["store"], todo["marker"])
                 work(Job.read(todo["job"]), todo["store"], report, checkpoint_seconds=todo["seconds"])
-            except UserError as error:  # such as a mixer's file that has changed since the sweep began
+            except UserError as error:  # for example, a custom mixer's file has changed since the sweep began
                 report(Event(todo["job"]["run"], "end", status="failed", message=str(error)))
 
     def checkpoint(self, given: str) -> Any:
-        """At the time limit: the same again, which resumes from the run's last checkpoint."""
+        """Called by submitit at the time limit: queue the same job again, which resumes from its last checkpoint."""
         return import_submitit().helpers.DelayedSubmission(self, given)

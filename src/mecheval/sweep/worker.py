@@ -1,7 +1,7 @@
-"""A worker process: jobs come in as lines of JSON, events go out as lines of JSON.
+"""A worker process: it reads jobs and writes events, both as lines of JSON.
 
-It ends when its input does. If that happens while it works on a run, its parent has died: the run is saved and given
-up, so that whoever comes next can resume it.
+It ends when its input ends. If that happens during a run, its parent has died; the worker then saves and releases the
+run, so that another process can resume it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mecheval.sweep.job import Event, Job, work
 def main(store: str, checkpoint_seconds: float) -> None:
     """Work until the input ends."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a mixer prints must not be taken for an event
+    os.dup2(2, 1)  # what a mixer prints must not be mistaken for an event
 
     def report(event: Event) -> None:
         out.write(json.dumps(event._asdict()) + "\n")
@@ -30,7 +30,7 @@ def main(store: str, checkpoint_seconds: float) -> None:
     for given in _jobs():
         try:
             job = Job.read(given)
-        except UserError as error:  # such as a mixer's file that has changed since the sweep began
+        except UserError as error:  # for example, a custom mixer's file has changed since the sweep began
             report(Event(given["run"], "end", status="failed", message=str(error)))
             continue
         if work(job, store, report, checkpoint_seconds=checkpoint_seconds) == "interrupted":
@@ -38,7 +38,7 @@ def main(store: str, checkpoint_seconds: float) -> None:
 
 
 def _jobs() -> Iterator[dict[str, Any]]:
-    """Jobs as `Job.to_dict` describes them, with the run's id."""
+    """The jobs from standard input, as `Job.to_dict` describes them, with the run's id."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     received = finished = 0
 
@@ -48,7 +48,7 @@ def _jobs() -> Iterator[dict[str, Any]]:
             received += 1
             lines.put(line)
         lines.put(None)
-        if received > finished:  # else it is the usual end
+        if received > finished:  # a job is under way, so this is not the usual end
             os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=listen, daemon=True).start()

@@ -1,8 +1,8 @@
 """Checkpoints: tensors as safetensors, the rest as JSON, written atomically and verified when they are read.
 
 A checkpoint is two files, `000000500.safetensors` and `000000500.json`. The second is written last and holds the
-checksum of the first and of itself, so a checkpoint that was cut short, or changed on disk, is never taken for good.
-The last two are kept.
+checksum of the first and of itself, so a checkpoint that is truncated or damaged on disk is never used. The last two
+are kept.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mecheval.files import of_data, sha256, write_atomic
 from mecheval.store import writing
 
 KEPT = 2
+"""Number of checkpoints that are kept."""
 
 
 class Checkpoint(NamedTuple):
@@ -30,11 +31,11 @@ class Checkpoint(NamedTuple):
 
 
 class Damaged(Exception):
-    """A checkpoint that is not what was written."""
+    """A checkpoint is incomplete, or is not what was written."""
 
 
 def write_checkpoint(folder: Path, run: str, checkpoint: Checkpoint) -> None:
-    """Write, then remove all but the last two. An error leaves the earlier ones as they were."""
+    """Write a checkpoint, then remove all but the last two. An error leaves the earlier ones intact."""
     name = f"{checkpoint.step:09d}"
     tensors = save(checkpoint.tensors)
     body = {"run": run, "step": checkpoint.step, "tensors_sha256": sha256(tensors), "state": checkpoint.state}
@@ -69,7 +70,7 @@ def _read(path: Path, run: str) -> Checkpoint:
         tensors = path.with_suffix(".safetensors").read_bytes()
         expected = body.pop("sha256")
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise Damaged("a part of it is missing") from None
+        raise Damaged("part of it is missing") from None
     if expected != of_data(body):
         raise Damaged("its JSON does not match its checksum")
     if body["tensors_sha256"] != sha256(tensors):
@@ -80,6 +81,6 @@ def _read(path: Path, run: str) -> Checkpoint:
 
 
 def _remove(path: Path) -> None:
-    """The JSON first: without it, the tensors are no checkpoint."""
+    """Remove a checkpoint, the JSON first, because the tensors alone do not count as a checkpoint."""
     path.unlink(missing_ok=True)
     path.with_suffix(".safetensors").unlink(missing_ok=True)

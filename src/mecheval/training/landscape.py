@@ -1,11 +1,11 @@
-"""The loss around a trained model, from its start to its end, and how sharp it is along training.
+"""The loss landscape of a run: a plane around its end, the line from its start, and the sharpness along training.
 
-All losses are means over the same dev documents. The plane goes through the end of training in two random directions,
+All losses are means over the same dev documents. The plane passes through the final weights in two random directions,
 each scaled, tensor by tensor, to the norm of the weights (Li et al., 2018, arXiv 1712.09913). Sharpness is the largest
-eigenvalue of the Hessian, by Lanczos' method on Hessian-vector products in double precision. Gradient descent is
-stable up to a sharpness of 2 / lr. Training is with AdamW, whose edge is another: the sharpness after preconditioning,
-of P^-1/2 H P^-1/2 with P = (1 - β1^t) (√(v / (1 - β2^t)) + ε), is stable up to (2 + 2 β1) / ((1 - β1) lr), as Cohen et
-al. (2022, arXiv 2207.14484) derive.
+eigenvalue of the Hessian, found by Lanczos' method with Hessian-vector products in double precision. Gradient descent
+is stable up to a sharpness of 2 / lr. AdamW, which training uses, has another edge of stability: the sharpness after
+preconditioning, that of P^-1/2 H P^-1/2 with P = (1 - β1^t) (√(v / (1 - β2^t)) + ε), may reach (2 + 2 β1) / ((1 - β1)
+lr), as Cohen et al. (2022, arXiv 2207.14484) derive.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from mecheval.training.state import Training, TrainingData, questions
 from mecheval.types import Questions
 
 DOCUMENTS = 64
-"""Dev documents that the loss is a mean of."""
+"""Number of dev documents over which the loss is averaged."""
 SIDE, REACH = 15, 1.0
-"""Points of the plane along a side, and how far it reaches, in lengths of the weights."""
+"""Number of points along each side of the plane, and half its width in units of the weights' norm."""
 ON_THE_LINE = 31
-"""Points from start to end and half as far beyond."""
+"""Number of points on the line, which goes from the start to the end and half as far beyond."""
 EIGENVALUES, MOST_STEPS, CLOSE = 3, 60, 1e-3
-"""Eigenvalues that are asked for, most steps of Lanczos' method, and the relative error at which it stops."""
+"""Number of eigenvalues, largest number of Lanczos steps, and the relative error at which they stop."""
 
 Row = dict[str, Any]
 Matvec = Callable[[Tensor], Tensor]
@@ -47,20 +47,20 @@ Matvec = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """What was found around one run; each list has rows for a table."""
+    """The losses and sharpness of one run, as rows for tables."""
 
     plane: list[Row]  # a, b, loss
-    line: list[Row]  # part (0 the start, 1 the end of training), loss
+    line: list[Row]  # part (0 is the start and 1 the end of training), loss
     sharpness: list[Row]  # step, lr, loss, eigenvalues, edge, preconditioned, preconditioned_edge
 
 
 def landscape(
     folder: RunFolder, along: int = 6, seed: int = 0, documents: int = DOCUMENTS, eigenvalues: int = EIGENVALUES
 ) -> Landscape:
-    """The landscape of a finished run, the same for the same seed.
+    """The landscape of a finished run, which is reproducible for a given seed.
 
-    Sharpness is measured `along` training, at so many steps: for that the run is trained again, as its config says.
-    With no `eigenvalues` of the Hessian itself, only that of the preconditioned one is.
+    Sharpness is measured at `along` steps after the first; for that, the run is trained again from its config. If
+    `eigenvalues` is 0, only the sharpness after preconditioning is measured.
     """
     if along < 0 or documents < 1:
         raise UserError(f"landscape: give along >= 0 and documents >= 1 (got {along}, {documents}).")
@@ -83,7 +83,7 @@ def landscape(
 
 
 def random_direction(weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """A normal direction whose part for each tensor has that tensor's norm."""
+    """A direction drawn from a normal distribution and scaled, tensor by tensor, to the norm of the weights."""
     random = torch.Generator().manual_seed(seed)
     drawn = {name: torch.randn(each.shape, generator=random, dtype=each.dtype) for name, each in weights.items()}
     return {name: each * (weights[name].norm() / each.norm()) for name, each in drawn.items()}
@@ -92,7 +92,7 @@ def random_direction(weights: Mapping[str, Tensor], seed: int) -> dict[str, Tens
 def _along(
     config: RunConfig, task: Task, last: int, seen: Questions, along: int, seed: int, eigenvalues: int
 ) -> Iterator[Row]:
-    """Train again up to step `last`, and look at the Hessian on the way."""
+    """Train again up to step `last`, and measure the sharpness on the way."""
     state, data = Training(config, task), TrainingData(config, task)
     wanted = {round(last * i / along) for i in range(along + 1)}
     while True:
@@ -123,7 +123,7 @@ def _sharpness(state: Training, seen: Questions, seed: int, eigenvalues: int) ->
 
 
 def hessian_products(lm: LM, seen: Questions) -> tuple[Matvec, float, int]:
-    """The product of the loss's Hessian with a vector over all trained weights, in double precision; loss and size."""
+    """The function x -> H x for the Hessian H of the loss in double precision, the loss, and the length of x."""
     lm = lm.double().eval()
     weights = list(trainable(lm).values())
 
@@ -143,9 +143,9 @@ def hessian_products(lm: LM, seen: Questions) -> tuple[Matvec, float, int]:
 
 
 def top_eigenvalues(product: Matvec, size: int, count: int, seed: int = 0, most: int = MOST_STEPS) -> list[float]:
-    """The largest eigenvalues of a symmetric matrix that is known by its products, the largest first (Lanczos).
+    """The largest eigenvalues of a symmetric matrix, given its product with a vector, in descending order (Lanczos).
 
-    All basis vectors are kept orthogonal. It stops when the largest is known to CLOSE, by its residual.
+    All basis vectors are kept orthogonal. Iteration stops when the residuals are below CLOSE.
     """
     random = torch.Generator().manual_seed(seed)
     vector = torch.randn(size, generator=random, dtype=torch.float64)
@@ -155,7 +155,7 @@ def top_eigenvalues(product: Matvec, size: int, count: int, seed: int = 0, most:
     while True:
         image = product(basis[-1])
         diagonal.append(float(image @ basis[-1]))
-        for _ in range(2):  # once is not enough in finite precision
+        for _ in range(2):  # orthogonalising once is not enough in finite precision
             known = torch.stack(basis)
             image = image - known.T @ (known @ image)
         rest = float(image.norm())
@@ -179,7 +179,7 @@ def _loss(lm: LM, seen: Questions) -> Tensor:
 def _loss_at(
     lm: LM, weights: Mapping[str, Tensor], seen: Questions, *moves: tuple[Mapping[str, Tensor], float]
 ) -> float:
-    """The loss after moving the weights along some directions."""
+    """The loss at `weights`, moved along each direction by the given amount."""
     for name, parameter in trainable(lm).items():
         parameter.copy_(weights[name])
         for direction, by in moves:
@@ -188,7 +188,7 @@ def _loss_at(
 
 
 def trainable(lm: LM) -> dict[str, nn.Parameter]:
-    """The weights that training moves, by name; BaseConv's positions, for one, stay as they are."""
+    """The weights that training changes, by name; BaseConv's positions, for example, are fixed."""
     return {name: parameter for name, parameter in lm.named_parameters() if parameter.requires_grad}
 
 
@@ -198,6 +198,6 @@ def _weights(lm: LM) -> dict[str, Tensor]:
 
 @contextmanager
 def _twice_differentiable() -> Iterator[None]:
-    """Inside, all operations are readable references, whose gradients have gradients."""
+    """Use the reference path of all operations in this context, because only those can be differentiated twice."""
     with dispatch.path("reference"), sdpa_kernel(SDPBackend.MATH):
         yield

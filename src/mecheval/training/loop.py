@@ -27,11 +27,11 @@ from mecheval.training.watch import Start, Watcher, Watchers
 from mecheval.types import LAST, Questions
 
 SHOWN = ("dev_likelihood", "dev_accuracy", "test_likelihood", "test_accuracy")
-"""Scores that watchers receive at the end."""
+"""Columns of table `runs` that watchers receive at the end."""
 
 
 class Interrupted(Exception):
-    """A signal stopped the run; its progress is saved, and training the same config resumes from there."""
+    """A signal stopped the run. Its progress is saved, and training the same config again resumes it."""
 
     def __init__(self, folder: RunFolder, step: int, signal: int) -> None:
         self.folder, self.step, self.signal = folder, step, signal
@@ -45,21 +45,21 @@ def train(
     checkpoint_seconds: float = 30.0,
     saved: Callable[[], None] | None = None,
 ) -> RunFolder:
-    """Train `config` into `store`, or resume where it stopped; a finished run is left as it is.
+    """Train `config` and store the run in `store`; resume it if it was interrupted, and skip it if it is finished.
 
-    The numbers depend on the config alone: not on interruptions, nor on when checkpoints are written. `saved` is called
-    whenever one has been.
+    The results depend only on the config, and not on interruptions or on when checkpoints are written. A checkpoint is
+    written every `checkpoint_seconds`, and `saved` is called after each.
     """
     store = store if isinstance(store, Store) else Store(store)
     folder = store.folder(config.id)
     if folder.status()["status"] in WHOLE:
-        _remove_checkpoints(folder)  # a process that was killed at the very end may have left them
+        _remove_checkpoints(folder)  # a process killed at the very end may have left them
         return folder
     task = config.build_task()
     with alone(config.machine.threads):
-        state = Training(config, task)  # before the folder: a config that cannot be built leaves nothing behind
+        state = Training(config, task)  # built before the folder, so that an invalid config leaves nothing behind
         with folder.exclusive(), stop_requests() as request:
-            if folder.status()["status"] not in WHOLE:  # else another process has finished it meanwhile
+            if folder.status()["status"] not in WHOLE:  # another process may have finished it meanwhile
                 watcher = Watchers(watchers)
                 _begin(folder, state, watcher)
                 with _ending(folder, state, watcher):
@@ -97,7 +97,7 @@ def _steps(
     folder: RunFolder, state: Training, data: TrainingData, dev: list[Questions], watcher: Watcher, pause: float,
     request: Request, after_saving: Callable[[], None] | None,
 ) -> str:  # fmt: skip
-    """Step until the end, an early stop, or a loss that is not finite; returns `done` or `diverged`."""
+    """Train until the end, an early stop or a loss that is not finite; return `done` or `diverged`."""
     config = state.config
     steps, every = config.data.steps, config.evaluate.every
     saved = time.monotonic()
@@ -128,10 +128,10 @@ def _steps(
 
 
 def _probe(state: Training, task: Task) -> None:
-    """Intervene on the current model with dev documents; the rows are kept in the state until the run ends.
+    """Intervene on the current model with dev documents; the state keeps the rows until the run ends.
 
-    Only where charts of training look (`figures/over_time.py`): between layers and after short convolutions. All sites
-    would take two to six times as long. A single layer, with nothing between layers, is looked at everywhere.
+    Only the sites that charts of training show (`figures/over_time.py`) are patched: between layers and after short
+    convolutions. All sites would take two to six times as long. In a model of one layer, all sites are patched.
     """
     began = time.monotonic()
     given, every = state.config.evaluate, state.lm.sites()
@@ -146,7 +146,7 @@ def _probe(state: Training, task: Task) -> None:
 
 
 def _stops_early(state: Training) -> bool:
-    """Whether the last evaluation is good enough, or too many have brought no improvement."""
+    """Whether the last evaluation reached `stop_at`, or the last `patience` evaluations brought no improvement."""
     given = state.config.evaluate
     if not state.history or state.history[-1]["step"] != state.step:
         return False
@@ -156,7 +156,7 @@ def _stops_early(state: Training) -> bool:
 
 
 def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, list[Questions]]) -> None:
-    """Evaluate and publish: weights and tables first, the status that makes them count last."""
+    """Evaluate the run and write its weights and tables, and then the status, which makes the run count as finished."""
     states = {LAST: (state.step, state.weights())} if status == "done" else {}
     if state.best is not None:
         states["best"] = (state.best.step, state.best.weights)
@@ -186,7 +186,7 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
 
 
 def _remove_checkpoints(folder: RunFolder) -> None:
-    """Remove the run's checkpoints, but never follow a link to a folder elsewhere, nor wait for a FIFO of that name."""
+    """Remove the run's checkpoints, without following a link or opening a FIFO of that name."""
     if os.path.lexists(folder.checkpoints):
         check_tree(folder.path, folder.path.parent)
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
@@ -212,7 +212,7 @@ def _ending(folder: RunFolder, state: Training, watcher: Watcher) -> Iterator[No
         status = "interrupted"
         folder.set_status(status=status)
         raise
-    except StoreError:  # nothing can be written, so nothing is; the run is interrupted where it was last saved
+    except StoreError:  # the store cannot be written, so the run keeps the status of its last checkpoint
         raise
     except Exception as error:
         folder.set_status(status=status, message=f"{type(error).__name__}: {error}", step=state.step)

@@ -1,4 +1,4 @@
-"""The size of a run and the time that it would take, from a few timed steps."""
+"""The size of a run, and an estimate of its time from a few timed steps."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from mecheval.training.progress import duration
 from mecheval.training.state import Training, TrainingData, evaluation_set
 
 WARM, TIMED = 3, 12
-"""Steps that are not timed, because the first ones are slow, and those that are."""
+"""Number of warm-up steps, which are slow and not timed, and number of timed steps."""
 LONG = 5.0
-"""Seconds after which no further step is timed."""
+"""Seconds after which timing stops early."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes and times of a run; nothing of it is stored."""
+    """The size of a run and its estimated time; nothing is stored."""
 
     run: str
-    status: str | None  # what the store knows of it
-    step: int  # where it would begin
+    status: str | None  # its status in the store, if any
+    step: int  # the step at which it would begin
     parameters: int
     steps: int
     epochs: float | None
     step_seconds: float
     evaluation_seconds: float
-    every: int  # steps from an evaluation to the next
-    seconds: float  # from `step` to the end
+    every: int  # steps between two evaluations
+    seconds: float  # estimated time from `step` to the end
 
     @property
     def pace(self) -> float:
-        """Seconds per step, with its part of the evaluations."""
+        """Seconds per step, including its share of the evaluations."""
         return self.step_seconds + self.evaluation_seconds / self.every
 
     def describe(self) -> str:
-        """The plan in a few lines."""
+        """The plan as a few lines of text."""
         known = "" if self.status is None else f" ({self.status}, step {self.step:,})"
         epochs = "a stream of fresh documents" if self.epochs is None else f"{self.epochs:g} epochs"
         return "\n".join((

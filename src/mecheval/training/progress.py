@@ -1,4 +1,4 @@
-"""The display of a training run in a terminal or a log file."""
+"""The progress display of a training run on a terminal or in a log file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from mecheval.training.watch import Start, Watcher
 
 REFRESH = 1 / 8
-"""Seconds between two drawings of the bar; each takes about a millisecond."""
+"""Seconds between two redraws of the bar; each takes about a millisecond."""
 RECENT = 10.0
 """Seconds over which the rate is measured."""
 SMOOTH = 0.98
@@ -26,17 +26,17 @@ COLOURS = {"done": "green", "interrupted": "yellow", "diverged": "red", "failed"
 
 
 def progress(console: Console, seconds: float = 5.0, clock: Callable[[], float] = time.monotonic) -> Watcher:
-    """A bar on a terminal; elsewhere plain lines, at most one every `seconds`."""
+    """A progress bar on a terminal, or plain lines elsewhere, at most one every `seconds`."""
     return Bar(console, clock) if has_cursor(console) else Lines(console, clock, seconds)
 
 
 def has_cursor(console: Console) -> bool:
-    """Whether lines can be redrawn, as on any terminal that is not dumb."""
+    """Whether lines can be redrawn, as on any terminal except a dumb one."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 class Pace:
-    """How far a run is and how fast, counting only the steps of this process."""
+    """The progress and speed of a run; only steps of this process count towards its speed."""
 
     def __init__(self, start: Start, clock: Callable[[], float]) -> None:
         self.start, self.clock = start, clock
@@ -46,7 +46,7 @@ class Pace:
         self._loss = self._weight = 0.0
 
     def step(self, step: int, loss: float) -> bool:
-        """Record a step; returns whether it is time to draw. Called at every step, so it does nothing else."""
+        """Record a step and return whether it is time to redraw. It is called at every step, so it must be cheap."""
         self.at = step
         self._loss = SMOOTH * self._loss + loss
         self._weight = SMOOTH * self._weight + 1
@@ -64,12 +64,12 @@ class Pace:
         return self._loss / self._weight if self._weight else None
 
     def rate(self) -> float:
-        """Recent steps per second, up to the last step: an evaluation that follows it does not count yet."""
+        """Recent steps per second, up to the last step and not counting an evaluation after it."""
         then, step = self._marks[0]
         return (self.at - step) / (self.now - then) if self.now > then else 0.0
 
     def left(self) -> str:
-        """The remaining time at the recent rate; empty as long as there is none."""
+        """The remaining time at the recent rate; empty before a rate is known."""
         rate = self.rate()
         return f"{duration((self.start.steps - self.at) / rate)} left" if rate else ""
 
@@ -79,8 +79,8 @@ class Lines:
 
     def __init__(self, console: Console, clock: Callable[[], float], seconds: float = 0.0) -> None:
         self._console, self._clock, self._seconds = console, clock, seconds
-        self._next = float("-inf")  # when the next row may be printed
-        self._waiting = ""  # the last row, if it came too soon
+        self._next = float("-inf")  # time from which the next row may be printed
+        self._waiting = ""  # the last row, if it came too soon to be printed
 
     def begin(self, start: Start) -> None:
         self._pace = Pace(start, self._clock)
@@ -105,7 +105,7 @@ class Lines:
         show(self._console, message)
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
-        """Print the last row if it still waits, and a line about the result."""
+        """Print the last row, if it has not been printed, and a line with the result."""
         self._print_waiting()
         style = f"bold {COLOURS.get(status, '')}"
         show(self._console, Text.assemble((status, style), "  ", dimmed(result(self._pace, scores))))
@@ -119,9 +119,9 @@ class Lines:
 
 
 class Bar(Lines):
-    """Two live lines below everything else that is printed; at the end, one line takes their place.
+    """Two live lines below all other output, replaced by one line at the end.
 
-    They are drawn only from `step`: there is no thread, and nothing moves while nothing happens.
+    They are redrawn only by `step`, so no thread is needed.
     """
 
     def begin(self, start: Start) -> None:
@@ -138,7 +138,7 @@ class Bar(Lines):
             self._draw()
 
     def row(self, row: Mapping[str, float]) -> None:
-        """Keep the dev scores for the next drawing."""
+        """Keep the dev scores for the next redraw."""
         self._row = dict(row)
 
     def end(self, status: str, scores: Mapping[str, float]) -> None:
@@ -155,9 +155,9 @@ class Bar(Lines):
 
 
 def bars(*columns: str | int, **options: Any) -> Progress:
-    """Bars, drawn only on demand. A column is the template of a text, or the width of the bar, 0 for all the room.
+    """Progress bars that are redrawn only on demand. A column is a text template, or the width of the bar as a number.
 
-    Without a bar of width 0, the first text takes the room that is left, and is cut where it is too long.
+    A bar of width 0 takes all the remaining room. Without one, the first text does, and is truncated if it is too long.
     """
     made: list[ProgressColumn] = []
     for place, column in enumerate(columns):
@@ -183,10 +183,10 @@ def dimmed(line: str) -> Text:
 
 
 def numbers(loss: float | None, row: Mapping[str, float], rate: float) -> str:
-    """`loss 6.312  dev likelihood 0.061 accuracy 0.058  83 steps/s`; what is not known yet is left out."""
+    """A text such as `loss 6.312  dev likelihood 0.061 accuracy 0.058  83 steps/s`, without what is not known yet."""
     parts = [measured(row, "dev")]
     if loss is not None:
-        tiny = 0 < loss < 5e-4  # then 3e-04, which is as wide as 0.001: nothing jumps
+        tiny = 0 < loss < 5e-4  # shown as 3e-04, which is as wide as 0.001, so that the text does not jump
         parts.insert(0, f"loss {loss:.0e}" if tiny else f"loss {loss:.3f}")
     if rate:
         parts.append(f"{rate:.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s")
@@ -194,7 +194,7 @@ def numbers(loss: float | None, row: Mapping[str, float], rate: float) -> str:
 
 
 def result(pace: Pace, scores: Mapping[str, float]) -> str:
-    """`50016 steps  9:57  dev/test likelihood 0.991/0.990 accuracy 0.995/0.994`: within 80 columns."""
+    """A text such as `50016 steps  9:57  dev/test likelihood 0.991/0.990 accuracy 0.995/0.994`, at most 80 columns."""
     steps = pace.start.steps
     count = f"{steps} steps" if pace.at == steps else f"{pace.at}/{steps} steps"
     alike = all((f"dev_{name}" in scores) == (f"test_{name}" in scores) for name in MEASURES)
@@ -203,7 +203,7 @@ def result(pace: Pace, scores: Mapping[str, float]) -> str:
 
 
 def measured(scores: Mapping[str, float], *splits: str) -> str:
-    """`dev likelihood 0.061 accuracy 0.058`, as far as known; several splits are shown side by side."""
+    """A text such as `dev likelihood 0.061 accuracy 0.058`; several splits are shown side by side."""
     known = [name for name in MEASURES if f"{splits[0]}_{name}" in scores]
     values = [f"{name} " + "/".join(f"{scores[f'{split}_{name}']:.3f}" for split in splits) for name in known]
     return " ".join(["/".join(splits), *values]) if values else ""

@@ -1,4 +1,4 @@
-"""Training as a function of the step: its batch, its rate, all that it changes, and the step itself."""
+"""Training as a function of the step: its batch, its learning rate, the update, and all state that it changes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from mecheval.training.checkpoint import Checkpoint
 from mecheval.types import Questions
 
 DRAW = 64
-"""Batches of a stream that are drawn together; a document depends on its number alone, so this changes no number."""
+"""Number of batches of a stream that are drawn together; documents depend only on their number, so results do not."""
 
 EVAL_TOKENS = 1 << 12
-"""Tokens in one evaluation pass: what fits the cache is faster than one big pass."""
+"""Number of tokens in one evaluation pass: small passes that fit the cache are faster than a single big one."""
 Row = dict[str, Any]
 
 
 def rate(schedule: Schedule, step: int, steps: int) -> float:
-    """Share of the peak rate at step number `step` (from 0): 0 at first, 1 after the warm-up, 0 after the last."""
-    up = round(schedule.warmup * steps if schedule.warmup < 1 else schedule.warmup)  # steps of the warm-up
+    """The learning rate at step `step` (from 0), relative to its peak: it warms up from 0 to 1, then decays."""
+    up = round(schedule.warmup * steps if schedule.warmup < 1 else schedule.warmup)  # number of warm-up steps
     if step < up:
         return step / up
     if schedule.decay == "constant":
@@ -42,7 +42,7 @@ def rate(schedule: Schedule, step: int, steps: int) -> float:
 
 
 class Best(NamedTuple):
-    """The best state so far by dev accuracy, then likelihood."""
+    """The best state so far, by dev accuracy and then by likelihood."""
 
     step: int
     scores: Scores
@@ -50,7 +50,7 @@ class Best(NamedTuple):
 
 
 class Training:
-    """A model in training: weights, optimiser, step, history, best state, random state."""
+    """A model in training, with its optimiser, step, history, best state and random state."""
 
     def __init__(self, config: RunConfig, task: Task) -> None:
         self.config, self.device = config, config.machine.device
@@ -61,22 +61,22 @@ class Training:
         self.optimiser = AdamW(self.lm.parameters(), given.betas, given.eps, given.weight_decay)
         self.step = 0
         self.history: list[Row] = []
-        self.effects: list[Row] = []  # of interventions during training
+        self.effects: list[Row] = []  # effects of interventions during training
         self.verdicts: list[Row] = []
         self.best: Best | None = None
-        self.stale = 0  # evaluations since the best
-        self.seconds = 0.0  # of training, all continuations together
-        self.probing = 0.0  # seconds of that for interventions
-        self._losses, self._steps = 0.0, 0  # since the last row
-        # What a mixer with dropout draws from; the initial weights have their own seed.
+        self.stale = 0  # number of evaluations since the best one
+        self.seconds = 0.0  # seconds of training, over all processes that worked on the run
+        self.probing = 0.0  # the part of them spent on interventions
+        self._losses, self._steps = 0.0, 0  # sum of the losses, and steps, since the last row
+        # The random numbers for a mixer with dropout; the initial weights have their own seed.
         torch.manual_seed(int(rng.derived(rng.key(config.seed, "dropout"), 0)) >> 1)
 
     def learning_rate(self, step: int) -> float:
-        """The rate of step number `step` (from 0)."""
+        """The learning rate of step `step`, counted from 0."""
         return self.config.optimiser.lr * rate(self.config.schedule, step, self.config.data.steps)
 
     def advance(self, questions: Questions) -> float:
-        """Make one step and return the loss before it. A loss that is not finite changes nothing."""
+        """Take one step and return the loss before it. If the loss is not finite, nothing changes."""
         tokens, at, targets = questions
         self.optimiser.zero_grad()
         loss = F.cross_entropy(self.lm(tokens, at=at).flatten(0, 1), targets.flatten())
@@ -93,7 +93,7 @@ class Training:
         return value
 
     def record(self, dev: Scores) -> Row:
-        """Add a row to the history, and keep the state if it is the best so far."""
+        """Add a row to the history, and keep the weights if they are the best so far."""
         row = {
             "step": self.step, "lr": self.learning_rate(self.step - 1), "loss": self._losses / max(1, self._steps),
             "dev_loss": dev.loss, "dev_likelihood": dev.likelihood, "dev_accuracy": dev.accuracy,
@@ -106,7 +106,7 @@ class Training:
         return row
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the model's tensors on the CPU, each with its own memory (tied ones too)."""
+        """A copy of the model's tensors on the CPU, each in its own memory, even if they are tied."""
         return {name: tensor.detach().cpu().clone() for name, tensor in self.lm.state_dict().items()}
 
     def checkpoint(self) -> Checkpoint:
@@ -127,7 +127,7 @@ class Training:
         return Checkpoint(self.step, tensors, state)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Set everything to what it was when `checkpoint` was made."""
+        """Return to the state in which `checkpoint` was made."""
         parts: dict[str, dict[str, Tensor]] = {}
         for name, tensor in checkpoint.tensors.items():
             part, _, rest = name.partition("/")
@@ -158,14 +158,14 @@ def check_device(device: str) -> None:
 
 
 def questions(corpus: Corpus, rows: NDArray[np.int64], device: str) -> Questions:
-    """The documents of these rows as tensors, each padded after its last prediction."""
+    """The documents with these row numbers as tensors; each is cut after its last prediction, then padded."""
     return Questions(*(torch.from_numpy(array).to(device) for array in corpus.questions(rows)))
 
 
 class TrainingData:
-    """The batch of every step, as a function of the step alone: to continue a run is to ask for a later step.
+    """The training batches, as a function of the step alone, so that a run can resume at any step.
 
-    A fixed set is read from end to end repeatedly; an epoch need not be a whole number of batches.
+    A fixed training set is read repeatedly; an epoch need not be a whole number of batches.
     """
 
     def __init__(self, config: RunConfig, task: Task) -> None:
@@ -177,7 +177,7 @@ class TrainingData:
         self._chunk = lru_cache(1)(self._drawn_chunk)
 
     def batch(self, step: int) -> Questions:
-        """What step number `step` (from 0) is trained on."""
+        """The batch of step `step`, counted from 0."""
         if self._corpus is None or self.documents is None:
             chunk, place = divmod(step, DRAW)
             return questions(self._chunk(chunk), np.arange(place * self.size, (place + 1) * self.size), self.device)
@@ -192,12 +192,12 @@ class TrainingData:
         return self.task.corpus(n, "train", self.seed, start=chunk * n)
 
     def _drawn_order(self, epoch: int) -> NDArray[np.int64]:
-        """The order of the documents in one epoch; it depends on (seed, epoch) alone."""
+        """The order of the documents in an epoch, which depends only on the seed and the epoch."""
         return rng.permutation(rng.derived(rng.key(self.seed, "shuffle"), epoch), self.documents or 0)
 
 
 def evaluation_set(config: RunConfig, task: Task, split: str) -> list[Questions]:
-    """The documents of a split in pieces of similar length, so that short ones are not padded to the longest."""
+    """The documents of a split in batches of similar length, so that short ones need little padding."""
     documents = config.evaluate.documents
     corpus = task.corpus(documents, split, config.evaluate.seed)
     lengths = corpus.predict_at.max(axis=1).astype(np.int64) + 1
