@@ -70,7 +70,11 @@ def test_a_name_cannot_be_taken_twice() -> None:
         ("atr", {"terminals": 0}, "atr: terminals: input should be greater than or equal to 1 (got 0)"),
         ("atr", {"query": "cousin"}, "unknown query type 'cousin'"),
         ("atr", {"query": ["parent", "parent"]}, "one or more different query types"),
-        ("atr", {"query": 5}, "atr: query: name query types of parent, sibling, child, grandparent (got 5)"),
+        (
+            "atr",
+            {"query": 5},
+            "atr: query: give query types: one or more of parent, sibling, child, grandparent (got 5)",
+        ),
         ("atr", {"terminal_weight": float("inf")}, "atr: terminal_weight: input should be a finite number (got inf)"),
         ("atr", {"min_length": 9, "max_length": 8}, "atr: min_length=9 exceeds max_length=8"),
     ],

@@ -112,7 +112,7 @@ def parse_yaml(text: str) -> Any:
             line = 1 if event.start_mark is None else event.start_mark.line + 1
             builder.take(event)
     except UnicodeEncodeError:
-        raise UserError("it holds half a character (a surrogate).") from None
+        raise UserError("it contains half a character (a surrogate).") from None
     except UserError as error:
         raise UserError(f"line {line}: {error}") from None
     return builder.result

@@ -167,7 +167,7 @@ def test_memory_is_bounded(command: Command, store: list[str], monkeypatch: pyte
     code, out, err = command("query", "select count(*) as n from history", "--csv", *store)
     assert (code, out) == (0, "n\n0\n")
     assert err.startswith("mecheval: run bbbbbbbbbbbb is left out: ")
-    assert err.endswith("the table history takes more than 2GB of memory: it cannot be read.\n")
+    assert err.endswith("cannot read the table history: it takes more than 2GB of memory.\n")
     shutil.rmtree(folder.path)
     code, _, err = command("query", "select list(range) from range(100000000)", *store)
     assert err.startswith("mecheval: this takes too much memory; ask for fewer rows or columns.")
@@ -183,7 +183,7 @@ def test_an_answer_of_enormous_texts_is_one_line(
     store = ("--store", str(tmp_path))
     code, _, err = command("query", "select repeat('x', 10000001) as long", *store)
     assert code == 2
-    said = "column long has a value of 10,000,001 characters; at most 10,000,000 are shown"
+    said = "column long has a value of 10,000,001 characters; the limit is 10,000,000"
     assert err == f"mecheval: {said}, and left(long, 100) takes the first 100.\n"
     monkeypatch.setattr(tables, "MAX_BYTES", 100_000)
     code, _, err = command("query", "select repeat('x', 1000) as a from range(200)", *store)
@@ -225,7 +225,7 @@ def test_sql_that_does_not_end_is_stopped(command: Command, tmp_path: Path, monk
     assert (code, err) == (2, "mecheval: column a has a list of more than 2 elements.\n")
     assert command("query", "select '\ud800'", *store)[::2] == (
         2,
-        "mecheval: this SQL holds half a character (a surrogate).\n",
+        "mecheval: this SQL contains half a character (a surrogate).\n",
     )
 
 

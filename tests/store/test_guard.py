@@ -116,7 +116,7 @@ def test_a_mirror_sends_no_file_from_elsewhere(folder: RunFolder, victim: Path, 
 def test_what_is_read_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(101))
     assert len(read_file(tmp_path / "large", tmp_path, 101)) == 101
-    with pytest.raises(StoreError, match="it has 101 bytes, and at most 100 are read"):
+    with pytest.raises(StoreError, match="it has 101 bytes; the limit is 100"):
         read_file(tmp_path / "large", tmp_path, 100)
 
 

@@ -225,7 +225,7 @@ def test_what_is_a_url() -> None:
 
 
 def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="unknown protocol 'nonsense'; known are file, s3"):
+    with pytest.raises(UserError, match=r"unknown protocol 'nonsense'\. Choices include file, s3"):
         Mirror("nonsense://x")
     missing = {"class": "nowhere.FileSystem", "err": "Install nowhere to open this"}
     monkeypatch.setitem(known_implementations, "nowhere", missing)

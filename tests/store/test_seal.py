@@ -120,7 +120,7 @@ def test_runs_from_before_checksums_are_read_and_sealed_when_written_to(folder: 
 @pytest.mark.parametrize("name", ["a\0b", "", "/etc/passwd", "../other/status.json", "weights/../../x"])
 def test_a_status_vouches_for_files_of_its_run_only(name: str) -> None:
     forged = blank(ID, status="done").accepting({name: "0" * 64})
-    with pytest.raises(ValueError, match="which is no file of a run"):
+    with pytest.raises(ValueError, match="which cannot be a file of a run"):
         read_record(write_record(forged), ID)
 
 

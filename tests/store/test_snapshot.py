@@ -67,17 +67,17 @@ def test_names_and_texts_are_short_and_printable_and_names_stay_different() -> N
     [
         ({}, None),
         ({"task": {"pairs": 8}, "seed": 3, "extra": {"a": [1, None, "x"]}}, None),
-        ([], "its config is a list, and not names and values"),
-        ({"mixer": []}, "its config holds a list where the options of its mixer belong"),
-        ({"model": None}, "its config holds nothing where the options of its model belong"),
+        ([], "its config is a list, not a mapping"),
+        ({"mixer": []}, "its config has a list in place of the options of its mixer"),
+        ({"model": None}, "its config has nothing in place of the options of its model"),
         ({"task": {"name": 3}}, "in its config, the name of its task is a number"),
-        ({"model": {"n_layers": 10**9}}, "config model.n_layers is 1,000,000,000, and can be 1 to 128"),
+        ({"model": {"n_layers": 10**9}}, "config model.n_layers is 1,000,000,000, but must be from 1 to 128"),
         ({"model": {"d_model": "64"}}, "config model.d_model is text"),
         ({"model": {"n_layers": True}}, "config model.n_layers is true or false"),
-        ({"seed": -1}, "config seed is -1, and can be 0 to 9,223,372,036,854,775,807"),
-        ({"mixer": {"x": 10**30}}, "its config is nested more than 5 deep, or holds what is not plain"),
-        ({"mixer": {"x": math.inf}}, "its config is nested more than 5 deep, or holds what is not plain"),
-        ({"mixer": {"x": [[[[1]]]]}}, "its config is nested more than 5 deep, or holds what is not plain"),
+        ({"seed": -1}, "config seed is -1, but must be from 0 to 9,223,372,036,854,775,807"),
+        ({"mixer": {"x": 10**30}}, "its config is nested more than 5 levels deep, or is not plain data"),
+        ({"mixer": {"x": math.inf}}, "its config is nested more than 5 levels deep, or is not plain data"),
+        ({"mixer": {"x": [[[[1]]]]}}, "its config is nested more than 5 levels deep, or is not plain data"),
         ({"mixer": {"x": "y" * 30_000}}, "its config has more than 20,000 characters"),
     ],
 )
@@ -89,7 +89,7 @@ def test_rows_beyond_the_limits(store: Store) -> None:
     row = store.folder(OTHER).status()
     assert row_problem(row) is None
     assert row_problem({**row, "status": "\x1bfine"}) == "its status is '�fine…{}'".format(name_of("\x1bfine")[-8:])
-    assert row_problem({**row, "d_model": -3}) == "d_model is -3, and can be 1 to 1,048,576"
+    assert row_problem({**row, "d_model": -3}) == "d_model is -3, but must be from 1 to 1,048,576"
     wild = bounded_row({**row, "mixer": "m" * 500, "dev_accuracy": 1e308, "lr": math.inf, "test_accuracy": 0.5})
     assert (wild["dev_accuracy"], wild["lr"], wild["test_accuracy"]) == (None, None, 0.5)
     assert len(wild["mixer"]) == LONGEST_NAME
@@ -97,7 +97,9 @@ def test_rows_beyond_the_limits(store: Store) -> None:
 
 def test_a_run_that_cannot_be_shown_is_listed_as_failed_and_the_others_are_taken(store: Store) -> None:
     write_run(store.folder(ID), n_layers=10**9)
-    with pytest.warns(StoreWarning, match=f"run {ID} is left out: n_layers is 1,000,000,000, and can be 1 to 128"):
+    with pytest.warns(
+        StoreWarning, match=f"run {ID} is left out: n_layers is 1,000,000,000, but must be from 1 to 128"
+    ):
         taken = Snapshot(store)
     rows = {row["run"]: row for row in taken.rows()}
     assert (rows[ID]["status"], rows[ID]["mixer"], rows[OTHER]["status"]) == ("failed", None, "done")

@@ -42,7 +42,7 @@ def test_a_store_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "abc", "../../../etc", "0123456789AB", f"{ID}\n", f"{ID}0", "0123456789/b"])
 def test_a_name_never_becomes_a_path(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match="a run's id is 12 digits"):
+    with pytest.raises(UserError, match="a run's id has 12 digits"):
         Store(tmp_path).folder(name)
 
 
@@ -178,8 +178,8 @@ def test_query_answers_with_a_frame(store: Store) -> None:
         ("select * from hstory", 'Did you mean "history"'),
         ("selec 1", "syntax error"),
         ("select 'a\nLINE b'::int", "Could not convert string 'a LINE b'"),
-        ("", "says nothing"),
-        ("-- nothing", "says nothing"),
+        ("", "has no statement"),
+        ("-- nothing", "has no statement"),
         ("select $1", "parameters"),
     ],
 )

@@ -173,9 +173,9 @@ def test_files_that_vanish_while_they_are_read_are_left_out(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ("1 as step, [[1.5]] as loss", "it has columns inside columns."),
-        ("1 as step, {'a': {'b': 1}} as more", "it has columns inside columns."),
-        ("unnest(range(5000)) as step", "it has 3 groups of rows; at most 2 are read."),
+        ("1 as step, [[1.5]] as loss", "it has nested columns."),
+        ("1 as step, {'a': {'b': 1}} as more", "it has nested columns."),
+        ("unnest(range(5000)) as step", "it has 3 row groups; the limit is 2."),
         ("1 as step, repeat('x', 80001) as run", "Invalid Input Error: column run has a text of 80001 bytes."),
     ],
 )

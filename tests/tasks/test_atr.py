@@ -296,11 +296,11 @@ MUTE = {"terminals": 1, "nonterminals": {"S": {"rules": [["t0", "t0"]]}}}
 @pytest.mark.parametrize(
     ("grammar", "options", "message"),
     [
-        (ONE_RULE, {"max_length": 3}, "only makes documents of 4 or more terminals, but max_length=3"),
-        (ONE_RULE, {"min_length": 5}, "only makes documents of at most 4 terminals, but min_length=5"),
+        (ONE_RULE, {"max_length": 3}, "only generates documents of 4 or more terminals, but max_length=3"),
+        (ONE_RULE, {"min_length": 5}, "only generates documents of at most 4 terminals, but min_length=5"),
         (ENDLESS, {}, "no derivation of this grammar ends"),
         (RARE, {}, "gave up after 10000 drafts of one document: 10000 were shorter than min_length=3"),
-        (MUTE, {}, "10000 could not be asked 1 parent question"),
+        (MUTE, {}, "10000 did not allow 1 parent question"),
     ],
 )
 def test_hopeless_grammars_are_explained(grammar: object, options: dict[str, object], message: str) -> None:

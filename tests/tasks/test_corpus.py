@@ -110,7 +110,7 @@ def test_roles_are_spans_of_every_question_and_may_be_absent() -> None:
 def test_what_a_task_did_not_declare_is_one_line() -> None:
     with pytest.raises(UserError, match=r"unknown role of a question 'asked'.* Choices: address, ask, content"):
         stored(Document([3, 9, 3], [Question(2, 9, {"asked": 2})], {"pairs": 1}))
-    with pytest.raises(UserError, match="every document of a task asks as many questions"):
+    with pytest.raises(UserError, match="all documents of a task must have the same number"):
         stored(ASKED, Document([3, 9, 3], [Question(2, 9, {"ask": 2})], {"pairs": 1}))
 
 

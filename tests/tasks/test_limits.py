@@ -69,7 +69,7 @@ def test_long_chains_and_doubling_take_no_time() -> None:
     doubling = Grammar.from_dict(chain(60, times=2))
     assert length_range(doubling) == (2.0**61 + 2.0**60, 2.0**61 + 2.0**60)  # less 1, which a float cannot say
     assert length_distribution(doubling, 100).sum() == 0
-    with pytest.raises(UserError, match=r"only makes documents of 3458764513820540928 or more terminals"):
+    with pytest.raises(UserError, match=r"only generates documents of 3458764513820540928 or more terminals"):
         build_task("atr", grammar=chain(60, times=2))
     with pytest.raises(UserError, match="no derivation of this grammar ends"):
         build_task("atr", grammar=chain(1500, times=2))  # of 2^1500 terminals

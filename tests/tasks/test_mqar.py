@@ -162,7 +162,7 @@ def test_the_best_guess_is_the_pair_that_is_asked_there_most() -> None:
     ("options", "message"),
     [
         ({"length": 15, "pairs": 4}, "length=15 has too few slots for questions; it must be at least 16"),
-        ({"merged": True, "key_tokens": 2}, "leave no room for key_tokens=2"),
+        ({"merged": True, "key_tokens": 2}, "cannot be combined with key_tokens=2"),
         ({"reassign": 5}, "reassign=5 cannot exceed pairs=4"),
         ({"vocab": 8}, "4 distinct keys cannot be drawn from the 3 that vocab=8 has"),
         ({"fillers": "some"}, "fillers"),

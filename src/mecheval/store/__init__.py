@@ -1,4 +1,4 @@
-"""The store of runs: a folder that many processes write to and that is read as tables."""
+"""The store of runs: a folder that many processes can write to, and that is read as tables."""
 
 from mecheval.store.folder import RunFolder, RunHeld
 from mecheval.store.guard import StoreError, writing

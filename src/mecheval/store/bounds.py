@@ -50,7 +50,7 @@ WHOLE_NUMBERS = {
 TEXTS = ("message", "summary", "evidence")
 """Columns that hold sentences; other texts are names."""
 PARTS = ("task", "mixer", "model", "optimiser", "schedule", "data", "evaluate", "machine")
-"""Parts of a config that hold names and values."""
+"""Sections of a config."""
 KINDS = {
     type(None): "nothing", bool: "true or false", int: "a number", float: "a fraction", str: "text", list: "a list",
     dict: "a mapping",
@@ -134,14 +134,14 @@ def config_problem(config: Any) -> str | None:
     are text, and sizes and seed are whole numbers within the limits. Any part or option may be missing.
     """
     if not isinstance(config, dict):
-        return f"its config is {_kind(config)}, and not names and values"
+        return f"its config is {_kind(config)}, not a mapping"
     if not _is_plain(config, DEEPEST_CONFIG):
-        return f"its config is nested more than {DEEPEST_CONFIG} deep, or holds what is not plain"
+        return f"its config is nested more than {DEEPEST_CONFIG} levels deep, or is not plain data"
     if len(json.dumps(config)) > LARGEST_CONFIG:
         return f"its config has more than {LARGEST_CONFIG:,} characters"
     for part in PARTS:
         if part in config and not isinstance(config[part], dict):
-            return f"its config holds {_kind(config[part])} where the options of its {part} belong"
+            return f"its config has {_kind(config[part])} in place of the options of its {part}"
     for part in ("task", "mixer"):
         name = config.get(part, {}).get("name")
         if name is not None and not isinstance(name, str):
@@ -157,7 +157,7 @@ def _number_problem(values: Mapping[str, Any], where: str) -> str | None:
         if type(value) is not int:
             return f"{where}{name} is {_kind(value)}"
         if not low <= value <= high:
-            return f"{where}{name} is {value:,}, and can be {low:,} to {high:,}"
+            return f"{where}{name} is {value:,}, but must be from {low:,} to {high:,}"
     return None
 
 
@@ -182,10 +182,10 @@ def _kind(value: Any) -> str:
 
 
 def bound_table(connection: DuckDBPyConnection, table: Table) -> list[tuple[str, str]]:
-    """Bring a table within the limits; returns the runs that lost rows, each with the reason.
+    """Bring a table within the limits, and return the runs that lost rows, each with the reason.
 
-    Numbers outside their range become NULL, and long texts are cut. Rows that lack an identifying column and rows that
-    repeat another are removed.
+    Numbers outside their range become NULL, and long texts are truncated. Rows that lack an identifying column and
+    duplicate rows are removed.
     """
     for column in table.columns:
         if column.type == "VARCHAR":
@@ -215,7 +215,7 @@ def bound_table(connection: DuckDBPyConnection, table: Table) -> list[tuple[str,
 
 
 def thin_steps(connection: DuckDBPyConnection, table: Table) -> None:
-    """Thin out the steps of runs that have too many, evenly, and keep the last one."""
+    """Thin out the steps of runs that have too many, evenly; the last step is kept."""
     along = f"state = '{ON_THE_WAY}'" if "state" in APART[table.name] else "true"
     steps = f"SELECT DISTINCT run, step FROM {table.name} WHERE {along}"
     numbered = (
@@ -227,7 +227,7 @@ def thin_steps(connection: DuckDBPyConnection, table: Table) -> None:
 
 
 def _range(column: str, type_: str) -> tuple[float, float]:
-    if type_ == "INTEGER":  # they are all numbers of layers
+    if type_ == "INTEGER":  # all such columns are layer numbers
         return 0, MOST_LAYERS - 1
     return (0, LARGEST_STEP) if type_ == "BIGINT" else bounds_of(column)
 

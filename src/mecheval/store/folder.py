@@ -1,4 +1,4 @@
-"""One run's folder: who may write to it, and how its files are written, read and checked."""
+"""The folder of one run: its lock, and how its files are written, read and checked."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from mecheval.store.schema import LONGEST_TEXT, STATUSES, STORED, VIEWS, WHOLE
 from mecheval.store.tables import read_parquet, to_parquet
 
 PATIENCE, PAUSE = 20, 0.01
-"""How often, and how many seconds apart, a lock is tried: whoever only looks at it holds it for a moment, too."""
+"""Number of attempts to take a lock, and seconds between them: even a check for a held run takes the lock briefly."""
 STATUS_BYTES = 4_000_000
-"""Size of the largest status file that is read or written; a usual one has 3,000 bytes, most of them the config."""
+"""Largest size of a status file in bytes; most have about 3,000, mainly the config."""
 ENVIRONMENT = "environment.json"
 UNSEALED = STATUS, LOCK = "status.json", "lock"
-"""Files that the status does not vouch for. Checkpoints, which it does not either, hold their own checksums."""
+"""Files whose checksums are not in the status; neither are those of checkpoints, which contain their own."""
 MOST_PROBLEMS = 20
-"""Problems of a run after which `mecheval verify` checks no more of its files; runs have about ten files."""
+"""Number of problems after which `mecheval verify` stops checking a run; runs have about ten files."""
 ALWAYS = ("history", "scores")
-"""Tables that every whole run has, also one that was made before there were checksums."""
+"""Tables that every whole run has, even one that was made before there were checksums."""
 
 
 class RunHeld(UserError):
@@ -51,12 +51,12 @@ class RunHeld(UserError):
 class RunFolder:
     """The folder of one run; `path.name` is the run's id.
 
-    Any process may read. A process that writes does so inside `exclusive`, so files have one writer at a time.
+    Any process may read it. Processes write only inside `exclusive`, so that there is one writer at a time.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.id = path, path.name
-        self._fresh: dict[str, str] = {}  # checksums of what this object wrote since the last status
+        self._fresh: dict[str, str] = {}  # checksums of files that this object has written since the last status
 
     @property
     def weights(self) -> Path:  # folder of the trained weights, as safetensors
@@ -67,24 +67,24 @@ class RunFolder:
         return self.path / "checkpoint"
 
     def table(self, name: str) -> Path:
-        """Parquet file of the table, or of the one behind the view, called `name`; older runs may have another one."""
+        """The Parquet file of the table or view called `name`, which has another name in older runs."""
         files = [self.path / file for file in (VIEWS.get(name) or STORED[name]).files]
         return next((file for file in files if os.path.lexists(file)), files[0])
 
     def exists(self) -> bool:
-        """Whether this run has begun, which it has from its first status on."""
+        """Whether this run has begun, that is, has a status file."""
         try:
             (self.path / STATUS).lstat()
-        except OSError as error:  # any other error shows that something is there, and reading it will say what is wrong
+        except OSError as error:  # any other error means that there is a file, and reading it will say what is wrong
             return not isinstance(error, FileNotFoundError | NotADirectoryError)
         return True
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Be the only one to write to this run, until the block ends or the process dies.
+        """Hold the run's lock, so that no other process writes to it, until the block ends or the process dies.
 
-        Creates the folder and removes what killed writers left. The lock is the kernel's (flock), so it never goes
-        stale; the holder writes its process and host into the lock file for others to see.
+        Creates the folder and removes temporary files of killed writers. The lock is the kernel's (flock), so it never
+        goes stale; the holder writes its process and host into the lock file for error messages.
         """
         with writing(self.path / LOCK):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ class RunFolder:
             with writing(self.path / LOCK):
                 self._acquire(descriptor)
                 holder = {"process": os.getpid(), "host": socket.gethostname(), "since": f"{_now():%Y-%m-%d %H:%M:%S}"}
-                os.truncate(descriptor, 0)  # in place: the lock is on this very file
+                os.truncate(descriptor, 0)  # in place, because the lock belongs to this very file
                 os.write(descriptor, json.dumps(holder).encode())
                 for leftover in self.leftovers():
                     leftover.unlink()
@@ -103,7 +103,7 @@ class RunFolder:
             os.close(descriptor)
 
     def check_writable(self) -> None:
-        """Raise an error of one line when this process cannot write to the run: ask before computing anything."""
+        """Raise a one-line error if this process cannot write to the run; call it before computing anything."""
         with self.exclusive(), writing(self.path):
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -127,14 +127,14 @@ class RunFolder:
         return False
 
     def status(self) -> dict[str, Any]:
-        """The run's row of table `runs`; None stands for what is not known, before the run begins all but its id.
+        """The run's row of table `runs`, with None for unknown values; before the run begins, only its id is known.
 
-        A run that says it is running while no process holds it is `interrupted`: its process died.
+        A run whose file says `running` although no process holds it is `interrupted`: its process has died.
         """
         return self.record().row
 
     def record(self) -> Record:
-        """The run's row and the checksums of its files, once the status file matches its own checksum."""
+        """The run's row and the checksums of its files; raises an error if the status file is damaged."""
         record = self._read_record()
         try:
             if record.row["status"] == "running" and not self.is_held():
@@ -144,9 +144,9 @@ class RunFolder:
         return record
 
     def set_status(self, **columns: Any) -> None:
-        """Change these columns of the run's row, and `updated`; the others stay as they are.
+        """Set columns of the run's row; `updated` is set, too, and the others do not change.
 
-        A status that makes the run whole vouches for every file that the run then has.
+        A status that makes the run whole records the checksums of all its files.
         """
         before = self._read_record()
         row = dict(before.row)
@@ -164,14 +164,14 @@ class RunFolder:
         self._write_record(Record(row, self._vouched(known) if row["status"] in WHOLE else {}))
 
     def seal(self, row: Mapping[str, Any]) -> None:
-        """Make the run whole, with the row of another copy of it, times included, and the files that are here."""
+        """Make a copy of a run whole: `row` is the row of the original, and the checksums are those of the copy."""
         self._write_record(Record(dict(row), dict(sorted(self._vouched({}).items()))))
 
     def write_files(self, files: Mapping[str, bytes]) -> None:
-        """Write files of the run, each atomically, by their names below its folder.
+        """Write files of the run, each atomically; `files` has their contents by their names below the run's folder.
 
-        The status of a whole run vouches for its files; so it first accepts old and new ones, and in the end the new
-        ones alone. A process killed in between leaves each file in one of the two versions.
+        The status of a whole run first accepts the old and the new versions of the files, and in the end only the new
+        ones, so that every file is valid even if the process is killed in between.
         """
         record = self._read_record()
         whole = record.row["status"] in WHOLE
@@ -188,11 +188,11 @@ class RunFolder:
             self._write_record(Record(record.row, {**record.files, **self._fresh}))
 
     def write(self, table_name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write one of the run's tables, all its rows at once; column `run` is filled in here."""
+        """Write all rows of one of the run's tables; column `run` is filled in."""
         self.write_files(self._as_file(table_name, rows))
 
     def read(self, table_name: str) -> list[dict[str, Any]]:
-        """The rows of a table or view of the run, once they match their checksum; none where it was not written."""
+        """The rows of a table or view of the run after checking its checksum; none if it was not written."""
         path = self.check(self.record(), table_name)
         try:
             return [] if path is None else read_parquet(self.id, path, table_name)
@@ -200,9 +200,9 @@ class RunFolder:
             self._unreadable(self.table(table_name), error)
 
     def replace(self, tables: Mapping[str, Sequence[Mapping[str, Any]]], same: Sequence[str], part: str) -> None:
-        """Write rows into some of the run's tables, in place of those that agree with one of them in columns `same`.
+        """Add rows to some of the run's tables, replacing old rows that agree with a new one in the columns `same`.
 
-        `part` names the computation that the rows come from; its environment is kept under that name.
+        `part` names the computation that produced the rows; its environment is recorded under that name.
         """
         files: dict[str, bytes] = {}
         for name, rows in tables.items():
@@ -212,11 +212,11 @@ class RunFolder:
         self.write_files(files | self.environment_file(part))
 
     def read_file(self, name: str) -> bytes:
-        """A file of a whole run, once it matches its checksum."""
+        """The content of a file of a whole run, after checking its checksum."""
         return self._checked(self.record(), name)
 
     def check(self, record: Record, table_name: str) -> Path | None:
-        """The file of a table of a whole run, once it matches its checksum; None where the run has no such table."""
+        """The file of a table of a whole run, after checking its checksum; None if the run has no such table."""
         table = VIEWS.get(table_name) or STORED[table_name]
         wanted = [name for name in table.files if name in record.files or os.path.lexists(self.path / name)]
         if not wanted and not record.sealed and table.name in ALWAYS:
@@ -227,12 +227,12 @@ class RunFolder:
         return None
 
     def check_whole(self) -> None:
-        """Raise an error unless every file of a whole run is as it was written: ask before computing from the run."""
+        """Raise an error if a file of a whole run is damaged; call it before computing anything from the run."""
         for problem in self._damaged(self.record()):
             raise StoreError(problem)
 
     def problems(self) -> list[str]:
-        """What is wrong with the files of a whole run, one line each; `mecheval verify` shows them."""
+        """The problems with the files of a whole run, one line each, for `mecheval verify`."""
         record = self.record()
         if record.row["status"] not in WHOLE:
             return []
@@ -254,12 +254,12 @@ class RunFolder:
                 return
 
     def environment_file(self, part: str) -> dict[str, bytes]:
-        """environment.json with one more part of the run, such as "training from step 0", computed by this process."""
+        """The file environment.json with one more part of the run, such as "training from step 0"."""
         parts = {name: kept for name, kept in self.environments().items() if name != part}
         return {ENVIRONMENT: json.dumps(parts | {part: environment()}, indent=1).encode() + b"\n"}
 
     def environments(self) -> dict[str, Any]:
-        """The environment of every part of the run, by what the part computed; a whole run's matches its checksum."""
+        """The environments in which the parts of the run were computed, by the parts' names."""
         record = self._read_record()
         there = ENVIRONMENT in record.files or os.path.lexists(self.path / ENVIRONMENT)
         if there and record.row["status"] in WHOLE:
@@ -278,26 +278,26 @@ class RunFolder:
             return {path.name: to_parquet(STORED[table_name], [{**row, "run": self.id} for row in rows], path)}
 
     def _checked(self, record: Record, name: str) -> bytes:
-        """The content of one of the run's files, once `record`, or a newer one, vouches for it."""
+        """The content of one of the run's files, if it matches its checksum in `record` or in a newer record."""
         path = self.path / name
         while True:
             try:
                 content = read_file(path, self.path.parent)
             except FileNotFoundError:
-                problem = f"{path} is missing; restore it, or remove the folder to train the run anew."
+                problem = f"{path} is missing; restore it, or remove the folder to train it again."
             except OSError as error:
                 self._unreadable(path, error)
             else:
                 if not record.sealed or record.vouches(name, content):
                     return content
-                problem = f"{path} does not match its checksum; restore it, or remove the folder to train the run anew."
+                problem = f"{path} does not match its checksum; restore it, or remove the folder to train it again."
             newer = self.record()
             if newer == record:
                 raise StoreError(problem)
-            record = newer  # the file was replaced, or the run was removed, since the record was read
+            record = newer  # since the record was read, the file was replaced or the run removed
 
     def _vouched(self, known: Mapping[str, str], replacing: Mapping[str, str] = {}) -> dict[str, str]:
-        """Checksums of all files of the run: those that are known, else those of the bytes that are there."""
+        """The checksums of all files of the run: the known ones, and the others computed from the files."""
         names = self._files()
         settled = {name: known[name] for name in names if name in known and name not in replacing}
         unknown = [name for name in names if name not in settled and name not in self._fresh]
@@ -305,7 +305,7 @@ class RunFolder:
         return settled | measured | {name: digest for name, digest in self._fresh.items() if name in names}
 
     def _files(self) -> list[str]:
-        """Files that a status vouches for, by their names below the folder."""
+        """The names, below the folder, of the files whose checksums belong in the status."""
         paths = (path for path in self.path.rglob("*") if not path.is_dir() and self.checkpoints not in path.parents)
         names = (path.relative_to(self.path).as_posix() for path in paths if not path.name.startswith("."))
         return sorted(name for name in names if name not in UNSEALED)
@@ -318,7 +318,7 @@ class RunFolder:
         try:
             holder = json.loads(os.pread(descriptor, 1000, 0))
             who = f"process {holder['process']} on host {holder['host']} (since {holder['since']} UTC)"
-        except (ValueError, TypeError, KeyError, RecursionError):  # the holder has not written itself down yet
+        except (ValueError, TypeError, KeyError, RecursionError):  # the holder has not written its name yet
             who = "another process"
         raise RunHeld(f"run {self.id} is being trained by {who}.")
 
@@ -343,7 +343,7 @@ class RunFolder:
 
     def _unreadable(self, path: Path, error: Exception) -> NoReturn:
         why = error.strerror if isinstance(error, OSError) else f"the file is damaged ({error})"
-        raise StoreError(f"cannot read {path}: {why}; to train run {self.id} anew, remove its folder.") from error
+        raise StoreError(f"cannot read {path}: {why}; to train run {self.id} again, remove its folder.") from error
 
 
 def _now() -> datetime:

@@ -1,16 +1,16 @@
-"""What a store may hold, and what vouches for it: regular files only, and a status file with checksums.
+"""Protects against damaged and malicious stores: only regular files are opened, and a status file has checksums.
 
-A store can be received from a stranger. A symbolic link in it could make a reader or a writer touch files elsewhere,
-and a FIFO or a device could make a reader wait forever. So only regular files are opened, and no link is followed.
+A store may come from a stranger. A symbolic link in it could make a reader or a writer touch files elsewhere, and a
+FIFO or a device could make a reader wait forever. So only regular files are opened, and no link is followed.
 
 The status file of a run is its row of table `runs`, as JSON whose first line holds the SHA-256 of all bytes after it:
 
     {"sha256": "...",
      "run": "...", "status": "done", ..., "files": {"history.parquet": "<SHA-256>", ...}, "replacing": {}}
 
-`files` is empty until the run is whole. While a file of a whole run is replaced, `replacing` holds the new checksum
-beside the old one in `files`, so that a process killed at any moment leaves every file vouched for. Runs made before
-there were checksums have neither; they are read as they are, and sealed when something is next written to them.
+`files` is empty until the run is whole. While a file of a whole run is being replaced, `replacing` holds the new
+checksum and `files` the old one, so that every file has a valid checksum even if the process is killed. Runs made
+before there were checksums have neither; they are read without checks, and sealed when they are next written to.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mecheval.files import run_id, sha256
 from mecheval.store.schema import RUNS
 
 MOST_FILES = 10_000
-"""The largest number of files and folders in a run's folder; runs of this program have about ten."""
+"""Largest number of files and folders in a run's folder; runs of this program have about ten."""
 SEAL, FILES, REPLACING = "sha256", "files", "replacing"
 NAMES = frozenset(column.name for column in RUNS.columns)
 FIRST_LINE = '{{"sha256": "{}",\n'
@@ -46,7 +46,7 @@ class StoreError(UserError):
 def writing(path: Path) -> Iterator[None]:
     """Report a full disk or a missing permission while writing `path` as one line.
 
-    Writes are atomic, so what was saved before such an error is still there.
+    Writes are atomic, so such an error does not harm what was saved before.
     """
     try:
         yield
@@ -55,7 +55,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def open_file(path: Path, flags: int, below: Path) -> int:
-    """The descriptor of a regular file below the folder `below`. Links on the way to it, or at its end, are refused."""
+    """Open a regular file below the folder `below` and return its descriptor; links in its path are refused."""
     refuse_links(path.parent, below)
     try:
         # O_NONBLOCK: opening a FIFO for reading would otherwise wait for a writer.
@@ -65,7 +65,7 @@ def open_file(path: Path, flags: int, below: Path) -> int:
             raise _refusal(path) from None
         raise
     found = os.fstat(descriptor)
-    shared = found.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR)  # writing in place would reach its other names
+    shared = found.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR)  # writing would also change its other names
     if shared or not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
         raise _refusal(path)
@@ -73,17 +73,17 @@ def open_file(path: Path, flags: int, below: Path) -> int:
 
 
 def read_file(path: Path, below: Path, limit: int | None = None) -> bytes:
-    """The content of a regular file below the folder `below`; more than `limit` bytes are refused."""
+    """The content of a regular file below the folder `below`; a file of more than `limit` bytes is refused."""
     with os.fdopen(open_file(path, os.O_RDONLY, below), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if limit is not None and size > limit:
-            raise StoreError(f"cannot read {path}: it has {size:,} bytes, and at most {limit:,} are read.")
+            raise StoreError(f"cannot read {path}: it has {size:,} bytes; the limit is {limit:,}.")
         return file.read()
 
 
 def refuse_links(folder: Path, below: Path) -> None:
-    """Raise an error when `folder`, or a folder on the way to it from `below` (itself included), is a symbolic link."""
-    part, last = os.fspath(folder), os.fspath(below)  # as texts: every file of every run is asked about
+    """Raise an error if `folder`, or any folder between it and `below` (inclusive), is a symbolic link."""
+    part, last = os.fspath(folder), os.fspath(below)  # strings are fast, and this is called for every file of every run
     while True:
         if os.path.islink(part):  # noqa: PTH114
             raise _refusal(Path(part))
@@ -94,7 +94,7 @@ def refuse_links(folder: Path, below: Path) -> None:
 
 
 def check_tree(folder: Path, below: Path) -> None:
-    """Raise an error unless everything in `folder` is a regular file or a folder. Ask before writing there."""
+    """Raise an error unless everything in `folder` is a regular file or a folder; call it before writing there."""
     refuse_links(folder, below)
     seen = 0
     for place, folders, files in os.walk(folder, onerror=_raise):
@@ -104,7 +104,7 @@ def check_tree(folder: Path, below: Path) -> None:
         for path in (Path(place) / name for name in (*folders, *files)):
             try:
                 mode = path.lstat().st_mode
-            except FileNotFoundError:  # whoever holds the run replaces its checkpoints meanwhile
+            except FileNotFoundError:  # the process that holds the run has replaced a checkpoint meanwhile
                 continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise _refusal(path)
@@ -123,7 +123,7 @@ def _refusal(path: Path) -> StoreError:
 
 
 def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # a folder that has vanished meanwhile holds nothing
+    if not isinstance(error, FileNotFoundError):  # the folder may have been removed meanwhile
         raise error
 
 
@@ -131,17 +131,17 @@ def _raise(error: OSError) -> None:
 class Record:
     """The content of a status file."""
 
-    row: dict[str, Any]  # of table runs
-    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by name, as weights/last.safetensors
-    replacing: Mapping[str, str] = field(default_factory=dict)
-    sealed: bool = False  # whether it has checksums at all
+    row: dict[str, Any]  # the run's row of table runs
+    files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by name, such as weights/last.safetensors
+    replacing: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of versions that are being written
+    sealed: bool = False  # whether the status file has checksums
 
     def vouches(self, name: str, content: bytes) -> bool:
-        """Whether these bytes are the run's file of this name."""
+        """Whether these bytes match the checksum of the file `name`."""
         return sha256(content) in (self.files.get(name), self.replacing.get(name))
 
     def accepting(self, digests: Mapping[str, str]) -> Record:
-        """The same record, which also vouches for new versions of these files."""
+        """The same record, which also accepts new versions of files with these checksums."""
         return replace(self, replacing={**self.replacing, **digests}, sealed=True)
 
 
@@ -151,7 +151,7 @@ def blank(run: str, **known: Any) -> Record:
 
 
 def write_record(record: Record) -> bytes:
-    """A record as the content of a status file. JSON has no infinite numbers: they become missing."""
+    """A record as the content of a status file; infinite numbers, which JSON does not have, become null."""
     row = {column.name: column.clean(record.row[column.name]) for column in RUNS.columns}
     for name, value in row.items():
         if isinstance(value, datetime):
@@ -164,7 +164,7 @@ def write_record(record: Record) -> bytes:
 
 
 def read_record(content: bytes, run: str) -> Record:
-    """The record in a status file of the run with this id; a ValueError says what is wrong with the file."""
+    """The record in a status file of the run with this id, or a ValueError that says what is wrong with the file."""
     try:
         saved = json.loads(content, parse_constant=_not_json)
     except RecursionError:
@@ -180,7 +180,7 @@ def read_record(content: bytes, run: str) -> Record:
             raise ValueError(f"it belongs to run {str(saved.get('run'))[:80]}")
     if unknown := saved.keys() - NAMES - ({SEAL, FILES, REPLACING} if sealed else set()):
         problem = f"unknown name {min(unknown)[:80]!r}"
-        if sealed:  # the checksum shows that it is as it was written
+        if sealed:  # its checksum is right, so the file is not damaged
             raise StoreError(f"the status of run {run} has {problem}: a newer mecheval wrote it; update to read it.")
         raise ValueError(problem)
     row = {column.name: column.clean(saved.get(column.name), parsed=True) for column in RUNS.columns} | {"run": run}
@@ -189,10 +189,10 @@ def read_record(content: bytes, run: str) -> Record:
     digests = saved.get(FILES, {}), saved.get(REPLACING, {})
     for each in digests:
         if not isinstance(each, dict) or not all(isinstance(digest, str) for digest in each.values()):
-            raise ValueError("its checksums are not names and texts")
+            raise ValueError("its checksums are not a mapping from names to text")
         for name in each:
             if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
-                raise ValueError(f"it vouches for {name[:80]!r}, which is no file of a run")
+                raise ValueError(f"it has a checksum for {name[:80]!r}, which cannot be a file of a run")
     return Record(row, *digests, sealed)
 
 

@@ -1,13 +1,12 @@
-"""Where a store is: a folder, perhaps one that several machines share, or a URL (`s3://bucket/runs`, `gs://...`).
+"""The location of a store: a folder, perhaps shared by several machines, or a URL (`s3://bucket/runs`, `gs://...`).
 
-Locks, training and DuckDB want local files. So a worker pulls a run from a URL into a local store, works there, and
-pushes it; a reader pulls all that has been published. In the remote store, as in a local one, the status comes last: a
-push that was cut short is never taken for a whole run. Nothing locks a run there: one sweep at a time may write to a
-URL.
+Locks, training and DuckDB need local files. So a worker pulls a run from a URL into a local store, works there, and
+pushes it back; a reader pulls all results. As in a local store, the status is written last, so that an incomplete push
+is never mistaken for a whole run. Runs behind a URL cannot be locked, so only one sweep at a time may write to a URL.
 
-A shared folder holds a marker, by which other machines recognise that they see the same folder as the process of the
-sweep. That process holds a lock on it (flock) for as long as it lives. So a marker that no process holds was left by a
-killed one, and whoever works on the store next removes it.
+During a sweep, a shared folder contains a marker, by which other machines recognise the folder. The sweep's process
+holds a lock (flock) on it as long as it lives. A marker that no process holds was left by a killed process, and the
+next process that works on the store removes it.
 """
 
 from __future__ import annotations
@@ -35,45 +34,45 @@ from mecheval.store.store import ID, Store
 
 STATUS, CHECKPOINTS, SEEN = "status.json", "checkpoint/", "mirror.json"
 FILE = re.compile(r"(?!lock$)\w[\w.-]*(/\w[\w.-]*)?")
-"""Names of a run's files that travel: neither locks, nor temporary files, nor names that would leave the folder."""
+"""Names of the files that are pushed and pulled: no locks, no temporary files and no names that leave the folder."""
 MARKER = ".sweep-"
-"""How the name of a marker begins."""
+"""Prefix of the name of a marker."""
 PROBE = 1 << 20
-"""Bytes that are written to see whether there is room; a run writes no more than this when it begins."""
+"""Number of bytes written to test whether there is room; a run writes fewer when it begins."""
 SHARED_SECONDS = 10.0
-"""Seconds until a shared file system shows a new file to another machine."""
+"""Longest time in seconds until a shared file system shows a new file to another machine."""
 PUSHES, PAUSE = 3, 5.0
-"""At the end of a run, how often a URL that does not answer is tried, and how many seconds apart."""
+"""Number of attempts to push a run that has ended, and seconds between them."""
 
 
 class Mirror:
-    """A store behind a URL. What this object has pulled or pushed is not sent again until it changes."""
+    """A store behind a URL. Files that this object has pulled or pushed are sent again only if they change."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._fs, root = _open(url)
         self._root = PurePosixPath(root) / "runs"
-        self._sent: dict[Path, tuple[int, int]] = {}  # files whose remote copies are the same
+        self._sent: dict[Path, tuple[int, int]] = {}  # files that equal their remote copies
 
     def check(self) -> None:
-        """Raise an error unless files can be written there: better now than after hours of training."""
+        """Raise an error unless files can be written there, rather than after hours of training."""
         probe = self._root / f".probe-{secrets.token_hex(8)}"
         self._write(probe, b"probe")
         self._remove(probe)
 
     def pull(self, run: str, store: str | Path) -> None:
-        """Make the run's folder in a local store what it is in the remote store, checkpoints included."""
+        """Make the run's folder in a local store equal to the remote one, checkpoints included."""
         folder = _local(store, run)
         found = self._listing(run)
         for name in _ordered(found):
             if self._fetch(run, name, folder):
                 self._sent[folder / name] = _mark(folder / name)
             else:
-                found.pop(name)  # if it is a status, the checkpoints know how far the run came
+                found.pop(name)  # without a status, the run resumes from its checkpoints
         _keep_only(folder, found)
 
     def push(self, run: str, store: str | Path) -> None:
-        """Make the remote run what it is in a local store: new files, its status last, then removals."""
+        """Make the remote run equal to the local one: write new files, its status last, then remove others."""
         folder = _local(store, run)
         here = {name: folder / name for name in _ordered(_files(folder))}
         new = {name: _mark(path) for name, path in here.items() if self._sent.get(path) != _mark(path)}
@@ -81,11 +80,11 @@ class Mirror:
         for name, mark in new.items():
             self._write(self._root / run / name, read_file(here[name], folder.parent))
             self._sent[here[name]] = mark
-        for name in reversed(_ordered(self._listing(run).keys() - here.keys())):  # a checkpoint's JSON before tensors
+        for name in reversed(_ordered(self._listing(run).keys() - here.keys())):  # the JSON of a checkpoint first
             self._remove(self._root / run / name)
 
     def push_at_last(self, run: str, store: str | Path) -> None:
-        """Push a run that has ended, and try again a few times if the URL does not answer."""
+        """Push a run that has ended, retrying a few times if the URL does not answer."""
         for _ in range(PUSHES - 1):
             with suppress(StoreError):
                 return self.push(run, store)
@@ -93,21 +92,21 @@ class Mirror:
         return self.push(run, store)
 
     def _announce(self, run: str, files: Mapping[str, Path]) -> None:
-        """Before files of a whole run are replaced there, have its remote status accept the new ones, too."""
+        """Before replacing files of a whole run, make its remote status accept the new versions, too."""
         far = self._root / run / STATUS
         content = self._read(far) if any(not name.startswith((STATUS, CHECKPOINTS)) for name in files) else None
         try:
             record = None if content is None else read_record(content, run)
-        except ValueError:  # it is damaged, and the new status replaces it
+        except ValueError:  # it is damaged, and the new status will replace it
             return
         if record is not None and record.sealed and record.row["status"] in WHOLE:
             new = {name: sha256(read_file(path, path.parent)) for name, path in files.items() if name != STATUS}
             self._write(far, write_record(record.accepting(new)))
 
     def pull_results(self, store: str | Path, runs: Iterable[str] | None = None) -> None:
-        """Bring these runs of a local copy up to date, or all; everything but checkpoints.
+        """Bring these runs of a local copy, or all runs, up to date, except for checkpoints.
 
-        A list of what was seen in the remote store is kept beside the copy, so that only changes travel.
+        A list of the remote files is kept next to the copy, so that only changes are transferred.
         """
         copy = Store(store)
         with writing(copy.path):
@@ -130,7 +129,7 @@ class Mirror:
             write_atomic(note, json.dumps(seen))
 
     def _runs(self) -> dict[str, dict[str, str]]:
-        """The files of every run, as `_listing` gives those of one."""
+        """The files of every run, each as `_listing` returns them for one run."""
         there: dict[str, dict[str, str]] = {}
         for name, mark in self._listing().items():
             run, _, file = name.partition("/")
@@ -139,7 +138,7 @@ class Mirror:
         return there
 
     def _listing(self, run: str = "") -> dict[str, str]:
-        """A run's remote files, or all of them; each with a mark that changes when the file does."""
+        """The remote files of a run, or of all runs, each with a mark that changes when the file does."""
         folder = self._root / run
         found: dict[str, Any] = {}
         with self._failing("read"), suppress(FileNotFoundError):
@@ -151,7 +150,7 @@ class Mirror:
         return {name: mark for name, mark in names.items() if not run or FILE.fullmatch(name)}
 
     def _fetch(self, run: str, name: str, folder: Path) -> bool:
-        """Copy a file into a run's local folder, unless it was removed meanwhile, or is a status that was cut short."""
+        """Copy a file to a run's local folder; return False if it has been removed or is an incomplete status."""
         content = self._read(self._root / run / name)
         if content is None or (name == STATUS and _parsed(content) is None):
             return False
@@ -164,7 +163,7 @@ class Mirror:
         return None
 
     def _write(self, path: PurePosixPath, content: bytes) -> None:
-        """Write a file atomically, as object stores do by themselves."""
+        """Write a file atomically, as object stores always do."""
         from fsspec.implementations.local import LocalFileSystem
 
         with self._failing("write"):
@@ -179,7 +178,7 @@ class Mirror:
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
-        """Report every error as one line: each file system has its own kinds."""
+        """Report any error as one line, because each file system has its own kinds of errors."""
         try:
             yield
         except Exception as error:
@@ -192,13 +191,13 @@ def is_url(store: str | Path) -> bool:
 
 
 def local_copy(url: str) -> Path:
-    """The folder, below the user's cache folder, in which this machine keeps what it has read from a URL."""
+    """The folder in the user's cache in which this machine keeps its copy of the store behind a URL."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return caches / "mecheval" / sha256(url.rstrip("/").encode())[:16]
 
 
 def open_store(path_or_url: str) -> Store:
-    """A store to read: a local folder, or the local copy of one behind a URL, brought up to date."""
+    """Open a store for reading: a local folder, or an updated local copy of the store behind a URL."""
     if not is_url(path_or_url):
         return Store(path_or_url)
     copy = local_copy(path_or_url)
@@ -207,12 +206,12 @@ def open_store(path_or_url: str) -> Store:
 
 
 def open_published(path_or_url: str) -> Store:
-    """The same, with the published results behind it, for those that only read."""
+    """Open a store for reading, together with the published results."""
     return Published(open_store(path_or_url).path)
 
 
 def check_writable(folder: Path, what: str) -> None:
-    """Raise an error of one line unless files can be written into a folder, which is made if it is missing."""
+    """Raise a one-line error unless files can be written to a folder, which is created if it is missing."""
     try:
         for place in (folder, *folder.parents):
             if place.is_symlink() and not place.exists():
@@ -222,7 +221,7 @@ def check_writable(folder: Path, what: str) -> None:
             if place.exists() and not place.is_dir():
                 raise StoreError(f"cannot use the {what} {folder}: {place} is a file, not a folder.")
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:  # without a name, so nothing is left whatever happens
+        with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so it never stays behind
             file.write(bytes(PROBE))
             file.flush()
             os.fsync(file.fileno())
@@ -232,13 +231,13 @@ def check_writable(folder: Path, what: str) -> None:
 
 @contextmanager
 def marked(place: Path) -> Iterator[str]:
-    """Inside, a marker is in the folder, which is made if it is missing; yields its name. Stale ones are removed."""
+    """Put a marker into a folder while the context lasts, and yield its name; stale markers are removed."""
     remove_stale(place)
     marker = place / f"{MARKER}{secrets.token_hex(8)}"
     with writing(marker):
         place.mkdir(parents=True, exist_ok=True)
         descriptor, locked = tempfile.mkstemp(dir=place, prefix=".lock-", suffix=".part")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # before it has its name, so that it never looks stale
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # before the file is renamed, so that it never looks stale
         Path(locked).rename(marker)
     try:
         yield marker.name
@@ -248,7 +247,7 @@ def marked(place: Path) -> Iterator[str]:
 
 
 def remove_stale(place: Path) -> None:
-    """Remove the markers of processes that were killed. One that cannot be removed does no harm."""
+    """Remove the markers of killed processes; a marker that cannot be removed is harmless."""
     with suppress(OSError):
         for marker in place.glob(f"{MARKER}*"):
             with suppress(OSError):
@@ -261,7 +260,7 @@ def remove_stale(place: Path) -> None:
 
 
 def check_shared(store: str, marker: str) -> None:
-    """Raise an error unless this machine sees the marker that the process of the sweep put into the store."""
+    """Raise an error unless this machine sees the marker that the sweep's process has put into the store."""
     until = time.monotonic() + SHARED_SECONDS
     while not (Path(store) / marker).exists():
         if time.monotonic() >= until:
@@ -280,7 +279,7 @@ def _open(url: str) -> tuple[Any, str]:
         raise UserError(f"cannot open {url}: fsspec is not installed; `pip install 'mecheval[ray]'`.") from None
     protocol = url.partition("://")[0]
     if protocol not in fsspec.available_protocols():
-        raise UserError(f"cannot open {url}: unknown protocol {protocol!r}; known are file, s3, gs, abfs and others.")
+        raise UserError(f"cannot open {url}: unknown protocol {protocol!r}. Choices include file, s3, gs and abfs.")
     try:
         fs, path = fsspec.core.url_to_fs(url.rstrip("/"))
     except Exception as error:
@@ -290,7 +289,7 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 def _local(store: str | Path, run: str) -> Path:
-    """The run's folder in a local store, with no links in it."""
+    """The run's folder in a local store, checked for links."""
     folder = Store(store).folder(run).path
     if folder.exists():
         check_tree(folder, folder.parent)
@@ -298,18 +297,18 @@ def _local(store: str | Path, run: str) -> Path:
 
 
 def _files(folder: Path) -> list[str]:
-    """The files of a run's local folder that belong into the remote store."""
+    """The files of a run's local folder that belong in the remote store."""
     paths = [path for path in folder.rglob("*") if not path.is_symlink() and path.is_file()]
     return [name for path in paths if FILE.fullmatch(name := path.relative_to(folder).as_posix())]
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
-    """The order in which files may come: tensors and tables, then the JSON that vouches for them, the status last."""
+    """The order in which to write files: tensors and tables, then JSON with their checksums, then the status."""
     return sorted(names, key=lambda name: (name == STATUS, name.endswith(".json"), name))
 
 
 def _keep_only(folder: Path, names: Iterable[str]) -> None:
-    """Remove files that the remote store does not have, beginning with those that vouch for others."""
+    """Remove files that the remote store does not have, those that hold checksums of others first."""
     for name in reversed(_ordered(set(_files(folder)) - set(names))):
         (folder / name).unlink(missing_ok=True)
 
@@ -320,18 +319,18 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _mark(path: Path) -> tuple[int, int]:
-    """A mark that changes whenever the file does: every write makes a new file."""
+    """A mark that changes whenever the file does, because every write creates a new file."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns
 
 
 def _digest(info: dict[str, Any]) -> str:
-    """Size, time, version: whatever the file system says about a file, in 16 digits."""
+    """A digest of all that the file system knows about a file, such as its size, time and version."""
     return sha256(repr(sorted(info.items())).encode())[:16]
 
 
 def _parsed(content: bytes) -> dict[str, Any] | None:
-    """The names and values of a JSON file; None where it is damaged or was cut short."""
+    """The mapping in a JSON file, or None if the file is damaged or truncated."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):

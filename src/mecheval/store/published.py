@@ -1,8 +1,8 @@
 """Results that come with the package: runs without their weights, small enough for a repository.
 
-They are a store of their own, a folder for each run, so that whatever reads a store reads them. Two branches that add
-runs never touch the same file, and a run that is added again has the same bytes. They lie in the package, and not
-beside it, so that they are there wherever it is installed.
+They form a store with a folder for each run, so that all commands can read them. Branches that add different runs do
+not conflict, and publishing a run again writes the same bytes. They are part of the package, so they are available
+wherever it is installed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mecheval.store.store import Store
 RESULTS = Path(str(files("mecheval"))) / "results"
 """Folder of the published results."""
 MOST_BYTES = 20_000_000
-"""The largest size of all published runs together."""
+"""Largest total size of the published runs in bytes."""
 MOST_STEPS = 50
-"""Most rows of a published run's history."""
+"""Largest number of rows in the history of a published run."""
 
 
 class Published(Store):
-    """A store to read, with the published results behind it: they have the runs that the store does not have whole."""
+    """A store for reading, together with published results, which supply the runs that are not whole in the store."""
 
     def __init__(self, path: str | Path, results: Path = RESULTS) -> None:
         super().__init__(path)
@@ -47,7 +47,7 @@ class Published(Store):
 
 
 def publish(folder: RunFolder, to: Path = RESULTS) -> bool:
-    """Write a whole run into the published results; returns whether that changed anything."""
+    """Add a whole run to the published results, and return whether that changed anything."""
     row, target = folder.status(), RunFolder(to / "runs" / folder.id)
     if row["status"] not in WHOLE:
         raise UserError(f"run {folder.id} is {row['status']}; only runs that ended can be published.")
@@ -71,7 +71,7 @@ def publish(folder: RunFolder, to: Path = RESULTS) -> bool:
 
 
 def check_size(to: Path = RESULTS) -> int:
-    """The bytes of all published runs, or an error if they are too many for a repository."""
+    """The total size of the published runs in bytes, or an error if it exceeds `MOST_BYTES`."""
     size = sum(path.stat().st_size for path in (to / "runs").rglob("*") if path.is_file())
     if size > MOST_BYTES:
         raise UserError(f"{to / 'runs'} has {size:,} bytes; at most {MOST_BYTES:,} may be published.")
@@ -86,6 +86,6 @@ def _is_whole(folder: RunFolder) -> bool:
 
 
 def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most about `MOST_STEPS` of the rows, at even distances, and always the last."""
+    """About `MOST_STEPS` of the rows at most, evenly spaced, and always the last one."""
     every = -(-len(rows) // MOST_STEPS)
     return [row for i, row in enumerate(rows, start=1) if i % every == 0 or i == len(rows)]

@@ -14,32 +14,32 @@ from mecheval.errors import shown
 from mecheval.types import OFFSET, SHORT_CONVOLUTIONS, SPANS
 
 WHOLE_NUMBERS = {"INTEGER": 32, "BIGINT": 64}
-"""DuckDB's types of whole numbers, with their bits."""
+"""DuckDB's integer types, with their numbers of bits."""
 
 STATUSES = ("running", "interrupted", "done", "diverged", "failed")
 YEARS = 1970, 2200
 """First and last year of the times that are read from a store."""
 LONGEST_TEXT = 20_000
-"""Most characters of a text that is read from a store; the evidence of a verdict has some hundreds."""
+"""Largest number of characters in a text that is read from a store; the evidence of a verdict has a few hundred."""
 WHOLE = ("done", "diverged")
-"""The statuses of a whole run: training writes the status last, so such a run has all its tables."""
+"""The statuses of a whole run; training writes the status last, so such a run has all its tables."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, its DuckDB type, and what it means."""
+    """A column of a table: its name, its DuckDB type, and what it means."""
 
     name: str
     type: str
     meaning: str
     older: str = ""
-    """SQL that gives the column for rows that were written before it existed."""
+    """SQL for the value in rows that were written before the column existed."""
 
     def clean(self, value: Any, parsed: bool = False) -> Any:
-        """`value` as plain Python, or a ValueError that names the column; NaN becomes None.
+        """`value` as a plain Python object, or a ValueError that names the column; NaN becomes None.
 
-        Numbers of numpy and torch become int and float; times become UTC without a zone, as in DuckDB. `parsed` is
-        for values that were read from JSON, which need not be tried as JSON once more.
+        Numbers of numpy and torch become int and float, and times become UTC without a time zone, as in DuckDB. Values
+        that were read from JSON (`parsed`) are not checked for being valid JSON again.
         """
         if value is None:
             return None
@@ -59,28 +59,28 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its columns in order, and the columns that its rows are sorted by."""
+    """A table: its columns in order, and the columns by which its rows are sorted."""
 
     name: str
     columns: tuple[Column, ...]
     order: tuple[str, ...]
     wide: Table | None = None
-    """The same rows with a column for each metric in place of `metric` and `value`: what users query, and the file that
-    runs have which were made before the long form."""
+    """The same rows with a column for each metric in place of `metric` and `value`. Users query this view, and older
+    runs have it as a file."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of the file that a run may keep this table in, the present one first."""
+        """The names of the file in which a run may keep this table, the present name first."""
         return tuple(f"{table.name}.parquet" for table in (self, self.wide) if table)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Columns of the wide form that are rows of this one."""
+        """The metrics that have a column in the wide form."""
         kept = {column.name for column in self.columns}
         return tuple(column.name for column in self.wide.columns if column.name not in kept) if self.wide else ()
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Raise an error that names the column of a row that lacks one or has others; `older` ones may be left out."""
+        """Raise an error if a row has missing or unknown columns; columns with `older` may be missing."""
         names = {column.name for column in self.columns}
         needed = {column.name for column in self.columns if not column.older}
         for row in rows:
@@ -97,7 +97,7 @@ def _whole_number(value: Any, bits: int) -> int:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, str):  # float("nan") would pass for a number
+    if isinstance(value, str):  # float("nan") would be accepted as a number
         raise TypeError(f"not a number: {shown(value)}")
     number = float(value)
     return None if math.isnan(number) else number
@@ -111,14 +111,14 @@ def _utc(value: Any) -> datetime:
 
 
 def _config(value: Any, parsed: bool) -> dict[str, Any]:
-    """The parts of a run config by name: each but the seed holds names and values."""
+    """A run config: a mapping of sections, which are mappings, and of whole numbers such as the seed."""
     if not isinstance(value, dict):
         raise TypeError(f"not a dict: {shown(value)}")
     for name, part in value.items():
         if not isinstance(part, dict) and type(part) is not int:
-            raise TypeError(f"part {shown(name)} is neither names and values nor a whole number: {shown(part)}")
+            raise TypeError(f"part {shown(name)} is neither a mapping nor a whole number: {shown(part)}")
     if not parsed:
-        json.dumps(value, allow_nan=False)  # which raises an error that names what is not JSON
+        json.dumps(value, allow_nan=False)  # raises an error that names what is not JSON
     return value
 
 
@@ -126,7 +126,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"not text: {shown(value)}")
     if len(value) > LONGEST_TEXT:
-        raise ValueError(f"a text of {len(value):,} characters; at most {LONGEST_TEXT:,} are taken")
+        raise ValueError(f"a text of {len(value):,} characters; the limit is {LONGEST_TEXT:,}")
     return value
 
 
@@ -141,7 +141,7 @@ SCORED = {
     "likelihood": "mean probability of the answer{}", "accuracy": "share of answers{} that are the likeliest token",
     "loss": "mean cross-entropy{}",
 }  # fmt: skip
-"""Metrics that have columns, with their meaning; the braces hold where they are measured."""
+"""Metrics that have columns, with their meanings; the braces stand for where they are measured."""
 
 
 def _scores(before: str = "", where: str = "", metrics: Iterable[str] = SCORED) -> tuple[Column, ...]:
@@ -187,7 +187,7 @@ HISTORY = Table(
     order=("run", "step"),
 )
 
-EVALUATIONS = Table(  # a view of table scores; further metrics of a store have columns here, too
+EVALUATIONS = Table(  # a view of table scores, which also has columns for further metrics that a store contains
     "evaluations",
     (
         *PLACE,
@@ -221,7 +221,7 @@ OLDER_KIND = rf"""CASE
 EVIDENCE = ", ".join(f"'{role}'" for role in SPANS)
 ON_MAPS = f"role NOT IN ({EVIDENCE}) AND NOT regexp_full_match(role, '{OFFSET.pattern}')"
 AS_IN_THE_PAPER = f"direction = 'restore' AND corruption = 'key' AND {ON_MAPS}"
-"""The rows of effects that maps and studies show; the others are evidence for the verdict."""
+"""SQL condition for the rows of effects that maps and studies show; the others are evidence for the verdict."""
 SITE = (
     Column("site", "VARCHAR", "activation that was replaced"),
     Column("block", "INTEGER", "layer of the site, from 0", OLDER_BLOCK),
@@ -287,8 +287,8 @@ VERDICTS = Table(
 )
 
 STORED = {table.name: table for table in (RUNS, HISTORY, SCORES, EFFECTS, VERDICTS, ABLATIONS)}
-"""Tables that runs have rows of, by name."""
+"""The tables that runs store, by name."""
 VIEWS = {EVALUATIONS.name: SCORES}
-"""Views, each with the table that it shows in another form."""
+"""The views, by name, each with the table that it shows in another form."""
 TABLES = {table.name: table for table in (RUNS, HISTORY, EVALUATIONS, SCORES, EFFECTS, VERDICTS, ABLATIONS)}
-"""All that SQL can ask for, by name."""
+"""All tables and views that SQL can query, by name."""

@@ -1,4 +1,4 @@
-"""All runs as tables; and the same as they were at one moment, within limits, for figures and reports."""
+"""All runs as tables (`Store`), and a snapshot of them within limits, for figures and reports (`Snapshot`)."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ from mecheval.store.tables import (
     seal,
 )  # fmt: skip
 
-if TYPE_CHECKING:  # both are slow to import; only those who read a table wait for them
+if TYPE_CHECKING:  # both are slow to import, and only needed to read a table
     import pandas as pd
     from duckdb import DuckDBPyConnection
 
 DEFAULT_STORE = os.environ.get("MECHEVAL_STORE") or "mecheval-store"
 ID = re.compile(r"[0-9a-f]{12}")
 FEW = 5
-"""Runs that an error message names."""
+"""Number of runs that an error message lists."""
 USUAL = ("runs", "history", "effects", "verdicts")
-"""Tables of a snapshot."""
+"""Tables that a snapshot has by default."""
 
 
 class StoreWarning(UserWarning):
-    """Something of a run cannot be used; the other runs can."""
+    """A run, or part of it, cannot be used and is left out."""
 
 
 class Store:
-    """The runs below `<path>/runs`; making this object touches no file.
+    """The runs below `<path>/runs`; creating this object touches no file.
 
-    `runs()` lists every run; the other tables hold only runs that are whole (done or diverged). A run that cannot be
-    read, or a table that does not match its checksum, is left out with a `StoreWarning`.
+    `runs()` lists every run; the other tables contain only runs that are whole (done or diverged). A run that cannot
+    be read, or a table that does not match its checksum, is left out with a `StoreWarning`.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     def exists(self) -> bool:
-        """Whether there is a store, if only an empty one."""
+        """Whether there is a store at this path, even an empty one."""
         return (self.path / "runs").is_dir()
 
     def ids(self) -> list[str]:
-        """Ids of all runs, sorted."""
+        """The ids of all runs, sorted."""
         try:
             refuse_links(self.path / "runs", self.path / "runs")
             names = [entry.name for entry in (self.path / "runs").iterdir()]
@@ -76,9 +76,9 @@ class Store:
         return sorted(name for name in names if ID.fullmatch(name) and self.folder(name).exists())
 
     def folder(self, run: str) -> RunFolder:
-        """The folder of exactly this run, begun or not."""
+        """The folder of the run with this id, whether it has begun or not."""
         if not ID.fullmatch(run):
-            raise UserError(f"a run's id is 12 digits of 0-9 and a-f (got {run!r}).")
+            raise UserError(f"a run's id has 12 digits from 0-9 and a-f (got {run!r}).")
         return RunFolder(self.path / "runs" / run)
 
     def find(self, prefix: str) -> RunFolder:
@@ -95,19 +95,19 @@ class Store:
         raise UserError(f"no run starts with {prefix!r}. There are: {_few(near) or 'none'}.")
 
     def runs(self) -> pd.DataFrame:
-        """One row per run, in the order in which they began."""
+        """One row per run, in the order in which they were started."""
         return self._frame("runs")
 
     def history(self) -> pd.DataFrame:
-        """Losses and learning rates along training."""
+        """Losses, dev scores and learning rates during training."""
         return self._frame("history")
 
     def evaluations(self) -> pd.DataFrame:
-        """How well the states of each run answer: a column for each metric."""
+        """The scores of each run's states, with a column for each metric."""
         return self._frame("evaluations")
 
     def scores(self) -> pd.DataFrame:
-        """The same as `evaluations` with a row for each metric."""
+        """The same as `evaluations`, with a row for each metric."""
         return self._frame("scores")
 
     def effects(self) -> pd.DataFrame:
@@ -115,33 +115,33 @@ class Store:
         return self._frame("effects")
 
     def verdicts(self) -> pd.DataFrame:
-        """The mechanisms that interventions found."""
+        """The mechanisms that interventions have found."""
         return self._frame("verdicts")
 
     def ablations(self) -> pd.DataFrame:
-        """The effects of edits that are named, such as zero or mean."""
+        """The effects of named edits, such as zero or mean."""
         return self._frame("ablations")
 
     def query(
         self, sql: str, seconds: float = MOST_SECONDS, unheeded: Callable[[], None] | None = None
     ) -> pd.DataFrame:
-        """The answer to SQL (DuckDB's) over the store's tables and views, which `TABLES` lists.
+        """The result of an SQL query (DuckDB's dialect) over the store's tables and views, which `TABLES` lists.
 
-        It is an error when the answer takes more than so many CPU `seconds`, without those of reading the tables. A
-        program that can only end itself when DuckDB goes on all the same does so in `unheeded`.
-        The tables are copies in memory: SQL can neither change the store nor touch any file.
+        A query that takes more than `seconds` CPU seconds, not counting the time to read the tables, is an error. If
+        DuckDB ignores the interruption, `unheeded` is called, in which a program can end itself. The tables are copies
+        in memory, so SQL can neither change the store nor touch any file.
         """
         import duckdb
 
         if not sql.isascii() and any("\ud800" <= sign <= "\udfff" for sign in sql):
-            raise UserError("this SQL holds half a character (a surrogate).")
+            raise UserError("this SQL contains half a character (a surrogate).")
         mentioned = [table for table in TABLES.values() if re.search(rf"\b{table.name}\b", sql, re.IGNORECASE)]
         with self._database(mentioned or TABLES.values()) as connection:
             try:
                 with growing_by(MOST_MEMORY), interrupted_after(seconds, connection, unheeded):
                     if connection.execute(sql) is not None:  # it is None where there is no statement
                         return bounded_frame(connection)
-                problem = "this SQL says nothing."
+                problem = "this SQL has no statement."
             except (duckdb.Error, MemoryError) as error:
                 problem = one_line(error)
         raise UserError(f"{problem} Tables: {', '.join(TABLES)}.")
@@ -166,7 +166,7 @@ class Store:
     def _load(
         self, connection: DuckDBPyConnection, table: Table, records: Mapping[str, Record], where: str = "true"
     ) -> dict[str, Path]:
-        """Make `table` from files of these runs, and return them; what cannot be used is left out with a warning."""
+        """Create `table` from the files of these runs, and return those used; the others are reported as warnings."""
         if table is RUNS:
             load_rows(connection, table, [record.row for record in records.values()], cleaned=True)
             return {}
@@ -174,26 +174,26 @@ class Store:
                  and (path := self._checked(run, record, table)) is not None}  # fmt: skip
         for run, why in load_runs(connection, table, files, where).items():
             path = files.pop(run)
-            if path.exists():  # else the run was removed since the listing
+            if path.exists():  # the run may have been removed since it was listed
                 self._warn(run, f"{path} cannot be used: {why}")
         return files
 
     def _checked(self, run: str, record: Record, table: Table) -> Path | None:
-        """The file of a run's table, once it matches its checksum."""
+        """The file of a run's table after checking its checksum; None if it is missing or damaged."""
         folder = self.folder(run)
         try:
             return folder.check(record, table.name)
         except StoreError as error:
-            if folder.exists():  # else the run was removed since the listing
+            if folder.exists():  # the run may have been removed since it was listed
                 self._warn(run, str(error))
             return None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of table runs; a run that cannot be read is listed as failed, so that it does not hide the others."""
+        """The rows of table runs; a run that cannot be read is listed as failed."""
         return [record.row for record in self.records().values()]
 
     def records(self) -> dict[str, Record]:
-        """The rows of all runs by their ids, with the checksums of their files."""
+        """The records (row and checksums) of all runs, by their ids."""
         records = {}
         for run in self.ids():
             try:
@@ -201,7 +201,7 @@ class Store:
             except StoreError as error:
                 record = blank(run, status="failed", message=str(error)[:LONGEST_TEXT])
                 self._warn(run, str(error))
-            if record.row["status"] is not None:  # it is None if the run was removed since the listing
+            if record.row["status"] is not None:  # None means that the run was removed since it was listed
                 records[run] = record
         return records
 
@@ -210,11 +210,11 @@ class Store:
 
 
 class Snapshot(Store):
-    """Some tables of a store in memory, as they were at one moment, so that all parts of a report agree.
+    """A copy of some tables of a store in memory, taken at one moment so that all parts of a report agree.
 
     A run beyond the limits of `bounds` is listed as failed, with the reason and a `StoreWarning`, like one that cannot
-    be read. Effects measured along training stay in their files (`on_the_way`): thousands of runs have millions.
-    `among` names the runs whose tables are read; all runs are listed.
+    be read. Effects measured during training stay in their files (`on_the_way`), because there may be millions.
+    `among` limits the runs whose tables are read; all runs are listed.
     """
 
     def __init__(self, store: Store, tables: Sequence[str] = USUAL, among: Container[str] | None = None) -> None:
@@ -230,7 +230,7 @@ class Snapshot(Store):
             for table in dict.fromkeys(VIEWS.get(name) or STORED[name] for name in tables):
                 self._take(self._connection, table, self._kept if table is RUNS else read)
                 make_view(self._connection, table)
-        except duckdb.Error as error:  # a single file that cannot be read does not raise this
+        except duckdb.Error as error:  # a single unreadable file does not raise this
             raise StoreError(f"cannot read {store.path}: {one_line(error)[:300]}") from None
         seal(self._connection)
 
@@ -239,7 +239,7 @@ class Snapshot(Store):
 
     @cached_property
     def probed(self) -> set[str]:
-        """The runs that were intervened on while they were trained."""
+        """The ids of runs with interventions during training."""
         return runs_with(ALONG, self._effects)
 
     def exists(self) -> bool:
@@ -249,7 +249,7 @@ class Snapshot(Store):
         return self._source.folder(run)
 
     def on_the_way(self, runs: Sequence[str]) -> pd.DataFrame:
-        """Effects of these runs along training."""
+        """The effects of these runs that were measured during training."""
         with scratch() as connection:
             self._take(connection, EFFECTS, {run: self._kept[run] for run in runs}, on_the_way=True)
             return connection.execute(f"FROM {EFFECTS.name}").df()
@@ -259,7 +259,7 @@ class Snapshot(Store):
         yield self._connection
 
     def _bounded(self, record: Record) -> Record:
-        """The same record within the limits; for a run that cannot be shown, one that says it failed, and why."""
+        """The record brought within the limits; for a run that cannot be shown, a failed record with the reason."""
         run, problem = record.row["run"], row_problem(record.row)
         if problem is None:
             return replace(record, row=bounded_row(record.row))
@@ -269,7 +269,7 @@ class Snapshot(Store):
     def _take(
         self, connection: DuckDBPyConnection, table: Table, records: Mapping[str, Record], *, on_the_way: bool = False
     ) -> None:
-        """Make a table of these runs within the limits, of effects only those along training, or only the others."""
+        """Create a table of these runs within the limits; effects are those from during training, or all others."""
         wanted = "true" if table is not EFFECTS else ALONG if on_the_way else f"NOT ({ALONG})"
         files = self._load(connection, table, records, wanted)
         if table is EFFECTS and not on_the_way:
@@ -279,17 +279,17 @@ class Snapshot(Store):
 
 
 def snapshot_of(store: Store, *tables: str, among: Container[str] | None = None) -> Store:
-    """The store itself if it is a snapshot already or does not exist yet; else these tables of it, or of some runs."""
+    """A snapshot of these tables, or the store itself if it is already a snapshot or does not exist yet."""
     if isinstance(store, Snapshot) or not store.exists():
         return store
     return Snapshot(store, tables, among)
 
 
 def _dtypes(table: Table) -> dict[str, Any]:
-    """Types of a frame, by the schema alone: missing values never turn whole numbers into fractions."""
+    """The data types of a frame according to the schema, so that missing values do not make integers floats."""
     import pandas as pd
 
-    text = pd.Series(["text"]).dtype  # which depends on the version of pandas
+    text = pd.Series(["text"]).dtype  # depends on the version of pandas
     of_type = {"INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "float64", "TIMESTAMP": "datetime64[us]"}
     return {column.name: of_type.get(column.type, text) for column in table.columns}
 

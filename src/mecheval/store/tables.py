@@ -1,4 +1,4 @@
-"""Rows to Parquet and back, with DuckDB."""
+"""Converts rows to Parquet and back, with DuckDB, and bounds the time and memory of queries."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ from typing import TYPE_CHECKING, Any
 from mecheval.errors import UserError
 from mecheval.store.schema import LONGEST_TEXT, STORED, VIEWS, Column, Table
 
-if TYPE_CHECKING:  # DuckDB is slow to import; only those who read or write a table wait for it
+if TYPE_CHECKING:  # DuckDB is slow to import, and only needed to read or write a table
     import pandas as pd
     from duckdb import DuckDBPyConnection
 
 FROM_FILE = "from_file"
-"""Column, while files are loaded, with the file that a row comes from."""
+"""Temporary column with the file that a row comes from."""
 MOST_ROWS, MOST_BYTES = 2_000_000, 1 << 30
-"""Most rows of a file that is read, and most bytes that they take in memory; usual files have some thousand rows."""
+"""Largest number of rows in a file, and of bytes that they take in memory; most files have a few thousand rows."""
 MOST_GROUPS = 100
-"""Most groups of rows of a file that is read: DuckDB writes one for every 122,880 rows."""
+"""Largest number of row groups in a file; DuckDB writes one for every 122,880 rows."""
 SMALL = 1 << 14
-"""Bytes of a file below which only its rows are counted: Zstandard expands it to less than `MOST_BYTES`."""
+"""Size in bytes below which only a file's rows are counted, because Zstandard expands it to less than `MOST_BYTES`."""
 MOST_METRICS = 100
-"""Most columns of metrics, beside those of the schema, of a wide view; the table itself holds all of them."""
+"""Largest number of metrics in a wide view besides those of the schema; the table itself has all of them."""
 LONGEST_BYTES = 4 * LONGEST_TEXT
-"""Most bytes of a text that is read from a file: a character takes up to four."""
+"""Largest number of bytes in a text that is read from a file; a character takes up to four."""
 Rows = Sequence[Mapping[str, Any]]
 
 MEMORY = "2GB"
-"""The most memory that DuckDB may use for one query; the tables of thousands of runs take a tenth of it."""
+"""Largest memory that DuckDB may use for one query; the tables of thousands of runs take a tenth of it."""
 CHUNK, CHUNK_BYTES = 1000, 100_000_000
-"""Vectors of 2,048 rows that are fetched from DuckDB at a time, and about how many bytes; at first, a single vector."""
+"""Largest number of vectors (of 2,048 rows) and approximate number of bytes fetched from DuckDB at a time."""
 MAX_VALUES, MAX_BYTES = 10_000_000, 400_000_000
-"""Most values (rows times columns) of an answer, and most bytes: a frame lies outside of DuckDB's memory."""
+"""Largest number of values (rows times columns) and of bytes in a result, which DuckDB's limit does not cover."""
 MOST_MEMORY = 1_000_000_000
-"""Most bytes that this process may reserve for one query: DuckDB does not count texts that an expression makes."""
+"""Bytes by which this process may grow in one query; DuckDB's own limit does not count computed texts."""
 MOST_SECONDS, GRACE_SECONDS = 6.0, 2.0
-"""CPU seconds after which a query is interrupted, and how many more it has to end: those of this package take one."""
+"""CPU seconds after which a query is interrupted, and seconds that it then has to end; most queries take about one."""
 LOOK_SECONDS = 0.1
-"""Seconds between two looks at the time that a query has taken."""
+"""Seconds between two checks of the time that a query has taken."""
 TOO_LONG = "this takes too long; ask for fewer rows or columns, or allow more time with --seconds."
 LONGEST_ANSWER, LONGEST_LIST = 10_000_000, 1_000_000
-"""Most characters of one value of an answer, and most elements of a list: to show it takes longer than to read it."""
+"""Largest number of characters in a value of a result, and of elements in a list, because showing them takes long."""
 
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "threads": 1,  # row order, and so the bytes of a file, must not depend on the machine
+    "threads": 1,  # the order of rows, and so the bytes of a file, must not depend on the machine
     "autoinstall_known_extensions": False,  # no network
     "autoload_known_extensions": False,
     "python_enable_replacements": False,  # a name in SQL is a table, never a Python variable
-    "temp_directory": "",  # nothing is written beside the user's files
-    "memory_limit": MEMORY,  # a small file can hold a huge table
+    "temp_directory": "",  # no temporary files
+    "memory_limit": MEMORY,  # a small file can contain a huge table
 }
 
 _KEPT = threading.local()
@@ -66,11 +66,11 @@ _KEPT = threading.local()
 
 
 def connect() -> DuckDBPyConnection:
-    """A database in memory. It can still open files, for this module's own SQL: `seal` it before running a user's."""
+    """A database in memory. It can still open files, for this module's SQL; `seal` it before running a user's SQL."""
     import duckdb
 
     connection = duckdb.connect(":memory:", config=SETTINGS)
-    connection.execute("SET enable_progress_bar = false")  # it would stand in the middle of an answer
+    connection.execute("SET enable_progress_bar = false")  # it would appear in the middle of the output
     return connection
 
 
@@ -92,10 +92,10 @@ def scratch() -> Iterator[DuckDBPyConnection]:
 def interrupted_after(
     seconds: float, connection: DuckDBPyConnection, unheeded: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """Inside, what the connection computes is stopped after so many CPU seconds: a busy machine takes none of them.
+    """Interrupt queries of the connection after `seconds` CPU seconds, which do not depend on the machine's load.
 
-    It is interrupted again and again, because between two steps of a query there is nothing to interrupt. Functions of
-    SQL do not heed it: one that goes on for `GRACE_SECONDS` more makes another thread call `unheeded`.
+    The interruption is repeated, because it has no effect between two steps of a query. SQL functions ignore it; if a
+    query still runs `GRACE_SECONDS` later, another thread calls `unheeded`.
     """
     end, done = time.process_time() + seconds, threading.Event()
 
@@ -117,32 +117,32 @@ def interrupted_after(
 
 
 def seal(connection: DuckDBPyConnection) -> None:
-    """Close the database to the world for good: from here on its SQL reads and writes no file.
+    """Prevent the database's SQL from reading or writing any file from now on.
 
-    A list of allowed folders would not do, because what may be read there may also be overwritten.
+    A list of allowed folders would not be enough, because SQL could also overwrite the files in them.
     """
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
 
 def load_rows(connection: DuckDBPyConnection, table: Table, rows: Rows, *, cleaned: bool = False) -> None:
-    """Make `table` from `rows`, which have exactly its columns; None and NaN are NULL.
+    """Create `table` from `rows`, which have exactly its columns; None and NaN become NULL.
 
-    `cleaned` says that the values have been through `Column.clean` already.
+    With `cleaned`, the values have already passed through `Column.clean`.
     """
     table.check(rows)
     columns = [(column, [row.get(column.name) for row in rows]) for column in table.columns]
     values = [[_plain(each if cleaned else column.clean(each)) for each in given] for column, given in columns]
     _create(connection, table)
-    lists = ", ".join(f"unnest(?::{column.type}[])" for column in table.columns)  # much faster than row by row
+    lists = ", ".join(f"unnest(?::{column.type}[])" for column in table.columns)  # much faster than inserting each row
     connection.execute(f"INSERT INTO {table.name} SELECT {lists}", values)
 
 
 def load_files(
     connection: DuckDBPyConnection, table: Table, files: Sequence[Path], *more: str, where: str = "true"
 ) -> None:
-    """Make `table` from Parquet files; a column that a file lacks is NULL, one that the schema lacks is left out.
+    """Create `table` from Parquet files. Columns that a file lacks are NULL, and unknown columns are dropped.
 
-    `more` can be `FROM_FILE`, for a column with the file of each row; `where` is SQL that chooses rows.
+    `more` can be `FROM_FILE`, for a column with the file of each row; `where` is an SQL condition for the rows.
     """
     import duckdb
 
@@ -155,11 +155,11 @@ def load_files(
         try:
             connection.execute(f"INSERT INTO {table.name} SELECT {names} FROM ({every}) WHERE {where}", [_names(files)])
         except duckdb.OutOfMemoryException:
-            raise UserError(f"the table {table.name} takes more than {MEMORY} of memory: it cannot be read.") from None
+            raise UserError(f"cannot read the table {table.name}: it takes more than {MEMORY} of memory.") from None
 
 
 def _selected(column: Column) -> str:
-    """SQL for a column of files. A text without bounds is an error before it is copied: a few bytes can repeat it."""
+    """SQL for a column of files. Too long a text is an error before it is copied, because a few bytes can repeat it."""
     value, name = column.name, column.name
     if column.type == "VARCHAR":
         size = f"strlen({name}::VARCHAR)"
@@ -168,7 +168,7 @@ def _selected(column: Column) -> str:
 
 
 def _long(table: Table, rows: str) -> str:
-    """SQL for these rows in the form of the table, whether their files have its own form or the wide one."""
+    """SQL that brings rows, which may be in the wide form, into the form of the table."""
     if not table.wide:
         return rows
     names, values = ", ".join(f"'{name}'" for name in table.metrics), ", ".join(table.metrics)
@@ -182,11 +182,11 @@ def _long(table: Table, rows: str) -> str:
 
 
 def make_view(connection: DuckDBPyConnection, table: Table) -> None:
-    """Make the wide view of a table that is loaded: a column for each metric, those of the schema first."""
+    """Create the wide view of a loaded table, with a column for each metric, those of the schema first."""
     if not table.wide:
         return
     found = connection.execute(f"SELECT DISTINCT metric FROM {table.name} ORDER BY metric").fetchall()
-    taken = {column.name for column in table.wide.columns}  # SQL does not distinguish cases in names of columns
+    taken = {column.name for column in table.wide.columns}  # column names are case-insensitive in SQL
     more = {name.casefold(): name for (name,) in found if name and name.casefold() not in taken}
     columns = [column.name for column in table.wide.columns if column.name not in (*table.metrics, "n")]
     for name in (*table.metrics, *list(more.values())[:MOST_METRICS]):
@@ -201,15 +201,15 @@ def make_view(connection: DuckDBPyConnection, table: Table) -> None:
 def load_runs(
     connection: DuckDBPyConnection, table: Table, files: Mapping[str, Path], where: str = "true"
 ) -> dict[str, str]:
-    """Make `table` from the Parquet files of runs, by the runs' ids; the runs that are left out, with the reason.
+    """Create `table` from the Parquet files of runs, and return the runs that are left out, with the reason for each.
 
-    A file of another program may be no Parquet, have columns of other types, hold rows of another run, or texts without
-    bounds. All files together are quick to read; only when that fails is each read by itself.
+    A file from elsewhere may not be Parquet, or may have columns of other types, rows of other runs or huge texts. All
+    files are read together, which is fast; only if that fails is each read separately.
     """
     import duckdb
 
     problems: dict[str, str] = {}
-    while True:  # once, or twice, unless files vanish meanwhile
+    while True:  # once or twice, unless files vanish meanwhile
         left = {run: path for run, path in files.items() if run not in problems}
         try:
             _load_runs(connection, table, left, where)
@@ -236,7 +236,7 @@ def _load_runs(connection: DuckDBPyConnection, table: Table, files: Mapping[str,
 
 
 def runs_with(where: str, files: Mapping[str, Path]) -> set[str]:
-    """Which of the runs have a row, in their Parquet files, of which this SQL is true."""
+    """The runs whose Parquet files have a row that satisfies this SQL condition."""
     found = f"SELECT DISTINCT run FROM read_parquet(?, union_by_name = true, hive_partitioning = false) WHERE {where}"
     with scratch() as connection:
         rows = connection.execute(found, [_names(list(files.values()))]).fetchall() if files else []
@@ -244,13 +244,13 @@ def runs_with(where: str, files: Mapping[str, Path]) -> set[str]:
 
 
 def _check_files(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
-    """Raise an error unless each file says that it holds no more than is read: even small ones can hold huge tables.
+    """Raise an error if the metadata of a file exceed the limits, because even a small file can contain a huge table.
 
-    Columns inside columns are refused here, because DuckDB's time to cast them doubles with every level.
+    Nested columns are refused, because DuckDB's time to cast them doubles with every level.
     """
     nested = "SELECT file_name FROM parquet_schema(?) WHERE num_children > 0 GROUP BY ALL HAVING count(*) > 1 LIMIT 1"
     if files and connection.execute(nested, [_names(files)]).fetchone():
-        raise ValueError("it has columns inside columns.")
+        raise ValueError("it has nested columns.")
     sizes = """
         SELECT file_name, num_rows, num_row_groups FROM parquet_file_metadata(?)
         WHERE num_rows > ? OR num_row_groups > ? OR file_size_bytes > ?
@@ -258,21 +258,21 @@ def _check_files(connection: DuckDBPyConnection, files: Sequence[Path]) -> None:
     found = connection.execute(sizes, [_names(files), MOST_ROWS, MOST_GROUPS, SMALL]).fetchall() if files else []
     for name, rows, groups in found:
         if groups > MOST_GROUPS:
-            raise ValueError(f"it has {groups:,} groups of rows; at most {MOST_GROUPS:,} are read.")
+            raise ValueError(f"it has {groups:,} row groups; the limit is {MOST_GROUPS:,}.")
         bytes_ = "SELECT sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?)"
         [size] = connection.execute(bytes_, [glob.escape(name)]).fetchone() or [0]
         if rows > MOST_ROWS or (size or 0) > MOST_BYTES:
-            limits = f"at most {MOST_ROWS:,} of {MOST_BYTES:,} bytes are read"
-            raise ValueError(f"it has {rows:,} rows of {size:,} bytes; {limits}.")
+            limits = f"the limits are {MOST_ROWS:,} rows and {MOST_BYTES:,} bytes"
+            raise ValueError(f"it has {rows:,} rows and {size:,} bytes; {limits}.")
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """Paths for DuckDB, which would take a name for a pattern."""
+    """Paths for DuckDB, escaped because it would read a name as a pattern."""
     return [glob.escape(str(file.absolute())) for file in files]
 
 
 def bounded_frame(connection: DuckDBPyConnection) -> pd.DataFrame:
-    """The answer to the statement that was last executed; an error where it would fill the memory."""
+    """The result of the statement that was last executed, or an error if it is too large."""
     import pandas as pd
 
     frames: list[pd.DataFrame] = []
@@ -288,7 +288,7 @@ def bounded_frame(connection: DuckDBPyConnection) -> pd.DataFrame:
         for name in here.index[here > LONGEST_ANSWER].difference(["Index"]):
             longest = max((len(value) for value in frames[-1][name] if isinstance(value, str | bytearray)), default=0)
             if longest > LONGEST_ANSWER:
-                most = f"at most {LONGEST_ANSWER:,} are shown, and left({name}, 100) takes the first 100"
+                most = f"the limit is {LONGEST_ANSWER:,}, and left({name}, 100) takes the first 100"
                 raise UserError(f"column {str(name)[:80]} has a value of {longest:,} characters; {most}.")
         for name, column in frames[-1].items():
             if column.dtype != "object":
@@ -301,7 +301,7 @@ def bounded_frame(connection: DuckDBPyConnection) -> pd.DataFrame:
 
 
 def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
-    """Rows as the content of the Parquet file `path`; the same rows give the same bytes."""
+    """The bytes of a Parquet file with these rows, which depend only on the rows; `path` is where it will be."""
     import duckdb
 
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -311,7 +311,7 @@ def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
             load_rows(connection, table, rows)
             connection.table(table.name).write_parquet(part, compression="zstd", use_tmp_file=False)
         return Path(part).read_bytes()
-    except duckdb.IOException as error:  # which names a full disk only in words; callers expect an OSError
+    except duckdb.IOException as error:  # callers expect an OSError for a full disk
         known = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
         code = next((code for code in known if os.strerror(code) in str(error)), errno.EIO)
         raise OSError(code, os.strerror(code), str(path)) from error
@@ -320,7 +320,7 @@ def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
 
 
 def read_parquet(run: str, path: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of a table or view in a run's Parquet file; a ValueError says why the file cannot be used."""
+    """The rows of a table or view in a run's Parquet file, or a ValueError that says why it cannot be used."""
     table = VIEWS.get(name) or STORED[name]
     with scratch() as connection:
         for problem in load_runs(connection, table, {run: path}).values():
@@ -332,7 +332,7 @@ def read_parquet(run: str, path: Path, name: str) -> list[dict[str, Any]]:
 
 
 def one_line(error: Exception) -> str:
-    """DuckDB's message without the picture of the SQL below it, or advice where memory is short."""
+    """DuckDB's message without its excerpt of the SQL, or advice if time or memory has run out."""
     import duckdb
 
     if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
@@ -351,4 +351,4 @@ def _create(connection: DuckDBPyConnection, table: Table, *more: str) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value  # DuckDB takes Unicode alone
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value  # DuckDB needs valid Unicode

@@ -1,4 +1,4 @@
-"""Upkeep of a store: check every file against its checksum, and remove what no run needs."""
+"""Upkeep of a store: `verify` checks every file against its checksum, and `clean` removes what no run needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Verified(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """Something that `clean` removes."""
+    """A file or folder that `clean` removes."""
 
     path: Path
     why: str
@@ -34,7 +34,7 @@ class Removal(NamedTuple):
 
 
 def verify(store: Store, runs: Sequence[str] = ()) -> Iterator[Verified]:
-    """Check these runs, or all: status, config, every file, every table, and to which run the weights belong."""
+    """Check these runs, or all runs: status, config, every file and table, and the origin of the weights."""
     for run in runs or store.ids():
         yield _verified(store.folder(run))
 
@@ -54,7 +54,7 @@ def _verified(folder: RunFolder) -> Verified:
 
 
 def _contents(folder: RunFolder) -> list[str]:
-    """Problems inside files that are as they were written."""
+    """Problems with the contents of files whose checksums are right."""
     found = []
     with scratch() as connection:
         for table in STORED.values():
@@ -79,7 +79,7 @@ def _belongs(origin: Any, run: str, state: str) -> bool:
 def clean(store: Store, dry_run: bool = False) -> list[Removal]:
     """Remove what no run needs: leftovers of killed processes, checkpoints of finished runs, folders without a run.
 
-    Results are never removed, nor anything of a run that a process holds.
+    Results are never removed, and a run that a process holds is left alone.
     """
     removals = []
     for path in sorted((store.path / "runs").iterdir()):
@@ -100,7 +100,7 @@ def _removable(folder: RunFolder) -> list[Removal]:
     check_tree(folder.path, folder.path.parent)
     if not folder.exists():
         if any(path.is_file() and path.name != "lock" and path.suffix != ".part" for path in folder.path.rglob("*")):
-            return []  # something that we did not make
+            return []  # it contains something that this program has not made
         return [Removal(folder.path, "a folder without a run", _size(folder.path))]
     found = [Removal(path, "leftover of a killed process", path.stat().st_size) for path in folder.leftovers()]
     if folder.checkpoints.exists() and folder.status()["status"] in WHOLE:

@@ -1,4 +1,4 @@
-"""Recall tasks: sources of documents whose roles are known exactly."""
+"""Recall tasks, which generate documents whose roles (key, value, query, ...) are known exactly."""
 
 from mecheval.tasks.ar import AR
 from mecheval.tasks.atr import ATR

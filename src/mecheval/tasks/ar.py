@@ -1,4 +1,4 @@
-"""Associative recall: pairs of a key and a value, then a key; the answer is its value."""
+"""Associative recall: key-value pairs, then one of the keys; the answer is its value."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AROptions(TaskOptions):
             if self.pairs > size:
                 raise ValueError(f"pairs={self.pairs} distinct {name} cannot be drawn from {name}={size}")
         if self.queries > self.pairs:
-            raise ValueError(f"queries={self.queries} cannot exceed pairs={self.pairs}: each asks another pair")
+            raise ValueError(f"queries={self.queries} cannot exceed pairs={self.pairs}: each is about another pair")
         return self
 
 
@@ -58,31 +58,29 @@ class AR(Task):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids: the frame, the keys and the values, in this order."""
+        """The number of token ids: the frame, the keys and the values, in this order."""
         return FIRST_SYMBOL + self.options.keys + self.options.values
 
     @property
     def max_tokens(self) -> int:
-        """Length of every document in tokens."""
         return 2 * self.options.pairs + 2 * self.options.queries + 3
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of the tokens, as drawn and as stored, and of the queries."""
         queries = self.options.queries
         return super().bytes_each + 6 * self.max_tokens + 8 * queries + 4 * len(self.roles) * (queries - 1)
 
     def symbol(self, token: int) -> str:
-        """k0, k1, ... and v0, v1, ..."""
+        """The keys are k0, k1, ... and the values v0, v1, ..."""
         number = token - FIRST_SYMBOL
         if number < 0:
             return super().symbol(token)
         return f"k{number}" if number < self.options.keys else f"v{number - self.options.keys}"
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """Symbols of the replaced one's kind that are not in the document, so that the query matches nothing.
+        """Symbols of the same kind that are not in the document, so that the query matches nothing.
 
-        If the document uses all of them (pairs = keys), every other symbol of this kind.
+        If the document uses all symbols of the kind (pairs = keys), all others of the kind.
         """
         o = self.options
         is_key = tokens[key] < FIRST_SYMBOL + o.keys
@@ -92,7 +90,7 @@ class AR(Task):
         return free if len(free) else symbols[symbols != tokens[key]]
 
     def chance(self, batch: Batch) -> Tensor:
-        """One of the values that have not been answered yet: earlier queries of a document rule theirs out."""
+        """The best guess is one of the values that are not the answer to an earlier query."""
         import torch
 
         answered = torch.arange(batch.targets.shape[1])
@@ -104,7 +102,7 @@ class AR(Task):
         return [place for place in range(2 - value % 2, divider, 2) if place != value]
 
     def document(self, random: random.Random, split: Split) -> Document:
-        """One document; a draft with too few pairs that may be asked is drawn again."""
+        """One document; drafts with too few pairs that the split may ask about are rejected."""
         o = self.options
         side = self._side(split)
         for _ in range(MAX_ATTEMPTS):
@@ -143,13 +141,13 @@ class AR(Task):
         o = self.options
         return (
             f"ar: up to {MAX_ATTEMPTS} drafts of a {split} document had fewer than queries={o.queries} pairs that "
-            f"holdout={o.holdout} lets {split} ask; use more pairs, fewer queries or another holdout."
+            f"holdout={o.holdout} allows {split} to ask about; use more pairs, fewer queries or another holdout."
         )
 
 
 @kernel
 def draw_distinct(state: rng.U64, pool: NDArray[np.int64], swaps: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    """Fill `out` with distinct members of `pool` = 0, 1, 2, ..., which is in order again afterwards.
+    """Fill `out` with distinct members of `pool` = 0, 1, 2, ..., which is unchanged afterwards.
 
     This is a Fisher-Yates shuffle that stops after len(out) swaps and then undoes them, so that the work grows with
     len(out) and not with len(pool).
@@ -170,9 +168,9 @@ def fill(
     tokens: NDArray[np.int32], roles: NDArray[np.int32], predict_at: NDArray[np.int32],
     targets: NDArray[np.int32], facts: NDArray[np.int32],
 ) -> bool:  # fmt: skip
-    """`AR.document` for many documents; False if it gave one up. Columns of roles and facts as in ROLES and FACTS.
+    """`AR.document` for many documents; returns False if it gave up. Roles and facts are ordered as ROLES and FACTS.
 
-    `work` is the largest number of pairs in all rejected drafts together.
+    `work` is the largest total number of pairs in rejected drafts.
     """
     key_pool, value_pool = np.arange(n_keys), np.arange(n_values)
     keys, values, swaps = np.empty(pairs, np.int64), np.empty(pairs, np.int64), np.empty(pairs, np.int64)

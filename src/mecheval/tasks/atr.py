@@ -1,4 +1,4 @@
-"""Associative treecall: recall over trees from a random grammar; the answer is, for example, the query's parent."""
+"""Associative treecall: recall over trees drawn from a grammar; the answer is, for example, the query's parent."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:  # slow to import
     from torch import Tensor
 
 CHUNK_TOKENS = 1 << 20
-"""Tokens of the buffer into which documents are drawn before they are packed; it bounds the extra memory."""
+"""Size in tokens of the buffer into which documents are drawn before they are packed; it bounds the extra memory."""
 GUESSED = 2048
-"""Documents from which the chance level is estimated."""
+"""Number of documents from which the chance level is estimated."""
 
 
 @lru_cache(maxsize=16)
 def _drawn(seed: int, shape: tuple[tuple[str, Any], ...]) -> tuple[Grammar, tuple[float, float]]:
-    """A grammar and its length range; cached, because all configs of a sweep build the same task."""
+    """A grammar and its length range, cached because all configs of a sweep build the same task."""
     grammar = Grammar.draw(seed, **dict(shape))
     return grammar, length_range(grammar)
 
@@ -75,7 +75,7 @@ class ATR(Task):
             self.grammar, (shortest, self._longest) = drawn
         if shortest == math.inf:
             raise UserError("atr: no derivation of this grammar ends; give its nonterminals a rule without recursion.")
-        only = "atr: this grammar only makes documents of"
+        only = "atr: this grammar only generates documents of"
         if shortest > options.max_length:
             raise UserError(f"{only} {shortest:.0f} or more terminals, but max_length={options.max_length}.")
         if self._longest < options.min_length:
@@ -83,23 +83,21 @@ class ATR(Task):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids: the frame, the terminals, and a token for each query type if there are several."""
+        """The number of token ids: the frame, the terminals and, if there are several query types, a token for each."""
         several = len(self.options.query) > 1
         return FIRST_SYMBOL + len(self.grammar.terminals) + (len(KINDS) if several else 0)
 
     @property
     def max_tokens(self) -> int:
-        """Length of the longest sentence with its frame, in tokens."""
         o = self.options
         return self._limit + 3 + o.queries * (3 if len(o.query) > 1 else 2)
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of the queries, and of the fewest terminals that a document has, with their places in the tree."""
         return super().bytes_each + 6 * self.options.min_length + 14 * self.options.queries
 
     def symbol(self, token: int) -> str:
-        """The terminal's name in the grammar; ?parent and so on for query types."""
+        """The terminal's name in the grammar; query types are ?parent and so on."""
         number = token - FIRST_SYMBOL
         if number < 0:
             return super().symbol(token)
@@ -107,22 +105,22 @@ class ATR(Task):
         return names[number] if number < len(names) else f"?{KINDS[number - len(names)]}"
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """Every other terminal."""
         terminals = np.arange(FIRST_SYMBOL, FIRST_SYMBOL + len(self.grammar.terminals))
         others: NDArray[np.int64] = terminals[terminals != tokens[key]]
         return others
 
     def chance(self, batch: Batch) -> Tensor:
-        """How often the best guess that does not look for the query's place in the tree is right."""
+        """The accuracy of the best guess that does not look for the query's place in the tree."""
         import torch
 
         return torch.full(batch.targets.shape, self._best_guess, dtype=torch.float64)
 
     @cached_property
     def _best_guess(self) -> float:
-        """The share of right answers of the best guess, over documents of the training split.
+        """The accuracy of the best of several guesses on documents of the training split.
 
-        Guesses: the symbol so many places before the divider; the body's most frequent one; the query's usual answer.
+        The guesses are the symbols 1 to 8 places before the divider, the body's most frequent symbol and the query's
+        most frequent answer.
         """
         right, usual = Counter[str](), defaultdict[int, Counter[int]](Counter)
         n = tokens = 0
@@ -135,14 +133,14 @@ class ATR(Task):
                 for back in range(1, min(len(body), 8) + 1):
                     right[f"{back} back"] += body[-back] == answer
                 right["frequent"] += Counter(body).most_common(1)[0][0] == answer
-                if usual[asked]:  # known from the documents before
+                if usual[asked]:  # it occurred in earlier documents
                     right["usual"] += usual[asked].most_common(1)[0][0] == answer
                 usual[asked][answer] += 1
             n, tokens = n + len(corpus), tokens + len(corpus.tokens)
         return max(right.values()) / n
 
     def document(self, random: random.Random, split: Split) -> Document:
-        """One document: derive sentences until one has an admissible length and can be asked about."""
+        """One document: derive sentences until one has an allowed length and enough eligible queries."""
         o = self.options
         asked_kinds = [random.choice(o.query) for _ in range(o.queries)]
         rejected = {"short": 0, "long": 0, "mute": 0}
@@ -179,7 +177,7 @@ class ATR(Task):
         raise UserError(self._gave_up(list(rejected.values())))
 
     def derive(self, random: random.Random) -> list[Node] | None:
-        """A derivation's terminals in order: rewrite the leftmost nonterminal until none is left; None = too long."""
+        """Derive a sentence, rewriting the leftmost nonterminal; return its terminals, or None if it is too long."""
         grammar = self.grammar
         form = [Node(random.choice(grammar.start), None)]
         i = 0
@@ -229,7 +227,7 @@ class ATR(Task):
 
     @cached_property
     def _first_rule(self) -> dict[str, int]:
-        """The number of each nonterminal's first rule; rules are numbered through all nonterminals."""
+        """The number of each nonterminal's first rule; rules are numbered consecutively over all nonterminals."""
         return dict(zip(self.grammar.nonterminals, self._tables.first_rule.tolist()[:-1], strict=True))
 
     @cached_property
@@ -252,7 +250,7 @@ class ATR(Task):
         short, long, mute = rejected
         return (
             f"atr: gave up after {sum(rejected)} drafts of one document: {short} were shorter than "
-            f"min_length={o.min_length}, {long} longer than max_length={o.max_length}, and {mute} could not be asked "
+            f"min_length={o.min_length}, {long} longer than max_length={o.max_length}, and {mute} did not allow "
             f"{o.queries} {' or '.join(o.query)} question(s). Change these limits or the grammar."
         )
 
@@ -267,8 +265,8 @@ def eligible_queries(
 ) -> list[tuple[int, int, int]]:
     """All (group, query position, answer position) that may be asked about a tree.
 
-    A query means the rightmost occurrence of its symbol. One group is drawn first, then a query in it; the group
-    is the answering parent (parent, grandparent), the common parent (sibling; the root has none) or the query (child).
+    A query means the rightmost occurrence of its symbol. A group is drawn first, then a query in it; the group is the
+    answer (parent, grandparent), the common parent (sibling; the root has none) or the query itself (child).
     """
     n = len(symbols)
     rightmost = [i for i in range(n) if symbols[i] not in symbols[i + 1 :]]

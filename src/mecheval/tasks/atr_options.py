@@ -14,7 +14,7 @@ from mecheval.tasks.base import MOST_SEED, TaskOptions
 from mecheval.tasks.pcfg import Grammar
 
 LATER = ("root_sibling", "any_child")
-"""Options that came after runs were stored."""
+"""Options that were added after runs had been stored."""
 
 
 class ATROptions(TaskOptions):
@@ -42,7 +42,7 @@ class ATROptions(TaskOptions):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """All options but those of LATER that are off, so that ids of runs are as they were before there were these."""
+        """All options except those in LATER that are off, so that the ids of older runs do not change."""
         return {name: value for name, value in dump(self).items() if value or name not in LATER}
 
     @field_validator("grammar", mode="before")
@@ -61,13 +61,13 @@ class ATROptions(TaskOptions):
     @classmethod
     def _known_kinds(cls, value: Any) -> tuple[str, ...]:
         if not isinstance(value, str | list | tuple):
-            raise ValueError(f"name query types of {', '.join(KINDS)}")
+            raise ValueError(f"give query types: one or more of {', '.join(KINDS)}")
         kinds = tuple(kind.strip() for kind in value.split(",")) if isinstance(value, str) else tuple(value)
         for kind in kinds:
             if kind not in KINDS:
                 raise UnknownName("query type", str(kind), KINDS)
         if not kinds or len(set(kinds)) < len(kinds):
-            raise ValueError(f"name one or more different query types of {', '.join(KINDS)}")
+            raise ValueError(f"give one or more different query types, of {', '.join(KINDS)}")
         return kinds
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""A task: its options, a readable way to write one document and, for speed, a kernel that writes many."""
+"""The base class of tasks: options, a readable way to write one document and, optionally, a fast way to write many."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ if TYPE_CHECKING:  # slow to import
     from torch import Tensor
 
 MAX_ATTEMPTS = 10_000
-"""Rejected drafts of one document after which a sampler gives up with an error, instead of looping for ever."""
+"""Number of rejected drafts of one document after which a sampler gives up with an error."""
 MAX_WORK, MAX_WORK_EACH = 10**8, 500_000
-"""Symbols of rejected drafts after which a sampler gives up, too: a number in total, plus one per document asked for.
-That is a few seconds of work, or hundreds of rejected drafts per document of the paper's length."""
+"""A sampler also gives up when the symbols of all rejected drafts exceed MAX_WORK + MAX_WORK_EACH * documents: after a
+few seconds, or hundreds of rejected drafts per document of the paper's length."""
 MOST_SEED = (1 << 64) - 1
 """The largest seed."""
 
 
 class TaskOptions(BaseModel):
-    """Options of a task: a typo is an error, and options never change once a task is built."""
+    """Options of a task. Unknown names are errors, and options are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -55,9 +55,9 @@ class TaskOptions(BaseModel):
 class Task(ABC):
     """A source of documents with known roles.
 
-    A new task needs `Options`, `vocab_size`, `max_tokens`, `document` and `substitutes`; it may override
-    `_fill` with something faster than writing documents one by one. One whose documents are not framed
-    (`BOS body EOS query answer EOS`) also declares its roles, what they mean, its facts and what it can corrupt.
+    A new task needs `Options`, `vocab_size`, `max_tokens`, `document` and `substitutes`; it may override `_fill` with
+    something faster than writing documents one by one. A task whose documents are not framed (`BOS body EOS query
+    answer EOS`) also declares its roles, their meaning, its facts and its corruptions.
     """
 
     name: ClassVar[str]
@@ -66,11 +66,11 @@ class Task(ABC):
     roles: tuple[str, ...] = ROLES
     """The names of all roles, in order."""
     meaning: Meaning = FRAMED
-    """Which of them carry the question and the answer, and at which others an association may be stored."""
+    """Which roles hold the key, the value and the query, and at which others an association may be stored."""
     corruptions: tuple[str, ...] = ("key", "value", "query")
-    """The kinds of corruption that can be asked for, see CORRUPTIONS; key is what a verdict rests on."""
+    """The kinds of corruption that the task supports (see CORRUPTIONS); a verdict is based mainly on `key`."""
     facts: tuple[str, ...] = FACTS
-    """The names of the numbers about a document. One called distance is that from key to value."""
+    """The names of the numbers that describe a document; `distance` is the distance from key to value."""
 
     def __init__(self, options: TaskOptions) -> None:
         self.options = options
@@ -78,37 +78,37 @@ class Task(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """Number of token ids, the frame's included."""
+        """The number of token ids, including those of the frame."""
 
     @property
     @abstractmethod
     def max_tokens(self) -> int:
-        """Length of the longest document with its frame: what a position table must hold."""
+        """The length of the longest document, frame included, for which a model needs positions."""
 
     @abstractmethod
     def document(self, random: random.Random, split: Split) -> Document:
-        """Write one document in the plainest way: the definition against which a faster `_fill` is tested."""
+        """Write one document in the plainest way; this is the definition against which a faster `_fill` is tested."""
 
     @abstractmethod
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """The token ids that may replace the one at position `key` of a document `tokens` (length,)."""
+        """The token ids that may replace the token at position `key` of the document `tokens` (length,)."""
 
     @property
     def bytes_each(self) -> int:
-        """Least memory of one document of a corpus in bytes, without the parts whose size varies."""
+        """A lower bound on the memory in bytes of one document in a corpus."""
         return 8 + 4 * (len(self.roles) + len(self.facts))
 
     def symbol(self, token: int) -> str:
-        """A token's name."""
+        """The name of a token."""
         return {PAD: "PAD", BOS: "BOS", EOS: "EOS"}.get(token, str(token))
 
     def sample(self, n: int, split: str = "train", seed: int = 0, start: int = 0) -> Batch:
-        """Documents start .. start+n of a split's stream, padded to the longest of them."""
+        """The documents with numbers `start` to `start + n - 1` of a split, padded to the longest of them."""
         batch = self.corpus(n, split, seed, start).batch()
         return replace(batch, chance=self.chance(batch))
 
     def corpus(self, n: int, split: str = "train", seed: int = 0, start: int = 0) -> Corpus:
-        """The same documents stored compactly: a fixed training set is `task.corpus(100_032)`."""
+        """The same documents stored compactly, such as a fixed training set, `task.corpus(100_032)`."""
         if n < 1 or start < 0:
             raise UserError(f"{self.name}: the number of documents must be positive (got n={n}, start={start}).")
         check_fits(2 * n * self.bytes_each, f"{self.name}: {n:,} documents")  # other things need memory, too
@@ -117,7 +117,7 @@ class Task(ABC):
         return replace(drawn, role_names=self.roles, fact_names=self.facts, meaning=self.meaning)
 
     def _check_roles(self) -> None:
-        """Raise an error if a role has a name that is taken, or if a role that has a meaning is not declared."""
+        """Raise an error if a role has a reserved name, or if a role in `meaning` is not declared."""
         for role in self.roles:
             if role in RESERVED:
                 taken = ", ".join(RESERVED)
@@ -127,14 +127,14 @@ class Task(ABC):
                 raise UnknownName(f"role in the meaning of {self.name}", named, self.roles)
 
     def stream(self, batch_size: int, split: str = "train", seed: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Endless batches of fresh documents; `start` continues where an earlier stream stopped."""
+        """An endless stream of batches of new documents, from document number `start`."""
         for first in itertools.count(start, batch_size):
             yield self.sample(batch_size, split, seed, first)
 
     def corrupt(self, batch: Batch, seed: int = 0, kind: str = "key") -> Batch:
-        """The same documents after a corruption, about the question that the batch's roles are about.
+        """The same documents after a corruption of the question that the batch's roles describe.
 
-        A document's substitute depends on the seed and the document's number, not on its place in the batch.
+        What replaces a token depends on the seed and the document's number, and not on its row in the batch.
         """
         if kind not in self.corruptions:
             raise UnknownName(f"corruption of {self.name}", kind, self.corruptions)
@@ -154,9 +154,9 @@ class Task(ABC):
         return replace(batch, tokens=tokens)
 
     def corrupt_item(self, tokens: NDArray[np.int64], span: list[int], state: rng.U64) -> list[int] | None:
-        """What replaces the tokens at the positions `span` of a document, as many; None if nothing can.
+        """New tokens for the positions `span` of a document, as many as there are positions; None if there are none.
 
-        Each token is replaced by one of its `substitutes`; a task may put another item of the same kind there instead.
+        By default, each token is replaced by one of its `substitutes`; a task may replace the item as a whole instead.
         All randomness comes from `state`, e.g. by `rng.below(state, 10)`.
         """
         new = []
@@ -168,7 +168,7 @@ class Task(ABC):
         return new
 
     def _swap(self, batch: Batch, seed: int) -> Batch:
-        """The asked pair and another one, drawn for each document, exchange their values."""
+        """In each document, exchange the value that is asked for with that of another pair, drawn at random."""
         key = rng.key(seed, "corrupt swap")
         tokens, answers = batch.tokens.clone(), batch.answers.clone()
         for row, number in enumerate(batch.index.tolist()):
@@ -178,17 +178,17 @@ class Task(ABC):
                 raise UserError(f"{self.name}: document {number} has no second pair to exchange values with.")
             first = others[rng.below(rng.generator(rng.derived(key, number)), len(others))]
             there = [place - here[0] + first for place in here]
-            said = tokens[row, here].tolist().index(int(answers[row]))  # the token of the value that is the answer
+            said = tokens[row, here].tolist().index(int(answers[row]))  # which token of the value is the answer
             answers[row] = tokens[row, there[said]]
             tokens[row, here + there] = tokens[row, there + here]
         return replace(batch, tokens=tokens, counterfactual=answers)
 
     def swappable(self, batch: Batch, row: int) -> list[int]:
-        """The first positions of the values, as long as the asked one, that it can change places with."""
-        raise NotImplementedError(f"{self.name} declares the corruption swap, and has no `swappable`")
+        """The first positions of the values with which the answer's value can be exchanged, all of the same length."""
+        raise NotImplementedError(f"{self.name} declares the corruption swap but has no method `swappable`")
 
     def chance(self, batch: Batch) -> Tensor:
-        """(n, k) likelihoods of the answers for someone who sees the document but recalls no pair: the best guess.
+        """(n, k) likelihoods of the answers under the best guess of a reader who sees the document but recalls no pair.
 
         A model has learnt the task only if it does better than this.
         """
@@ -200,7 +200,7 @@ class Task(ABC):
         return (1 / pairs)[:, None].expand(batch.targets.shape).to(torch.float64)
 
     def about(self, batch: Batch, query: Tensor) -> Batch:
-        """The same documents with roles, answers and first prediction those of question number `query` (n,)."""
+        """The same documents with the roles, the answer and the prediction of question number `query` (n,)."""
         import torch
 
         rows = torch.arange(len(batch))
@@ -216,11 +216,11 @@ class Task(ABC):
         )  # fmt: skip
 
     def each_query_in_turn(self, batch: Batch) -> Batch:
-        """Document i about its question number i modulo k: over many documents, all questions count alike."""
+        """Document i about its question number i modulo k, so that all questions occur equally often."""
         return batch if batch.targets.shape[1] == 1 else self.about(batch, batch.index % batch.targets.shape[1])
 
     def reference(self, n: int, split: Split, seed: int = 0, start: int = 0) -> Corpus:
-        """Documents written one by one with `document`: same distribution as `corpus`, not the same draws."""
+        """Documents written one by one with `document`: the same distribution as `corpus`, but not the same draws."""
         key = rng.key(seed, split)
         numbers = range(start, start + n)
         documents = [self.document(random.Random(int(rng.derived(key, i))), split) for i in numbers]
@@ -230,16 +230,37 @@ class Task(ABC):
 
 
 def places_of(positions: Tensor, row: int) -> list[int]:
-    """The positions of a role, (n,) or (n, m), in one document."""
+    """The positions of a role in the document `row`; `positions` is (n,) or (n, m)."""
     where = positions[row].reshape(-1).tolist()
     return [place for place in where if place != NOWHERE]
+
+
+class SymbolTask(Task):
+    """A task whose symbols are s0, s1, ..., each of which may replace any other and may repeat in a document."""
+
+    first: ClassVar[int]
+    """The token id of the first symbol; smaller ids belong to the frame and to marks of the task."""
+
+    def symbol(self, token: int) -> str:
+        return f"s{token - self.first}" if token >= self.first else super().symbol(token)
+
+    def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        return np.setdiff1d(np.arange(self.first, self.vocab_size), tokens[key])
+
+    def chance(self, batch: Batch) -> Tensor:
+        """(n, k) the share of the most frequent symbol of each document."""
+        import torch
+
+        counts = [np.bincount(row[row >= self.first]) for row in batch.tokens.numpy()]
+        shares = torch.tensor([count.max() / count.sum() for count in counts], dtype=torch.float64)
+        return shares[:, None].expand(batch.targets.shape)
 
 
 TASKS: Registry[type[Task]] = Registry("task", "mecheval.tasks")
 
 
 def build_task(name: str, preset: str | None = None, **options: Any) -> Task:
-    """The task called `name`: a preset, then options over it; the defaults are the paper's."""
+    """The task called `name`, with a preset's options and then the given ones; the defaults are the paper's."""
     cls = TASKS.get(name)
     base: Mapping[str, Any] = {}
     if preset is not None:

@@ -1,4 +1,4 @@
-"""Selective copying: some tokens among blanks, to be reproduced in their order."""
+"""Selective copying: some tokens among blanks, which the model reproduces in order."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from pydantic import Field, model_validator
 from mecheval import rng
 from mecheval.kernels import kernel
 from mecheval.tasks.ar import draw_distinct
-from mecheval.tasks.base import TASKS, TaskOptions
+from mecheval.tasks.base import TASKS, SymbolTask, TaskOptions
 from mecheval.tasks.corpus import I32, Corpus, Document, Ints, Question, empty_columns, small_ints
-from mecheval.tasks.symbols import SymbolTask
 from mecheval.types import BOS, EOS, FIRST_SYMBOL, NOWHERE, Meaning, Split
 
 BLANK, ASK = FIRST_SYMBOL, FIRST_SYMBOL + 1
 FIRST = ASK + 1
-"""What stands between the tokens to copy, what asks for the next of them, and the first of their symbols."""
+"""Token ids of the blank, of the question mark that asks for the next token, and of the first symbol to copy."""
 
 
 class CopyOptions(TaskOptions):
@@ -40,7 +39,7 @@ class CopyOptions(TaskOptions):
 class Copy(SymbolTask):
     """Selective copying: `BOS _ a _ _ b _ EOS ? ?`; the answers are a at the first question mark, b at the second.
 
-    A token is asked for by its rank and not by a key, so there is nothing that a verdict could tell from the value.
+    A token is asked for by its rank and not by a key, so key and value coincide and there is no verdict.
     """
 
     name = "copy"
@@ -55,25 +54,22 @@ class Copy(SymbolTask):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids: the frame, the blank, the question mark and the symbols."""
+        """The number of token ids: the frame, the blank, the question mark and the symbols."""
         return FIRST + self.options.symbols
 
     @property
     def max_tokens(self) -> int:
-        """Length of every document in tokens."""
         return self.options.length + self.options.content + 2
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of tokens, roles, positions and answers."""
         return super().bytes_each + 4 * self.max_tokens + 4 * (len(self.roles) + 2) * self.options.content
 
     def symbol(self, token: int) -> str:
-        """_ and ?, then s0, s1, ..."""
         return {BLANK: "_", ASK: "?"}.get(token) or super().symbol(token)
 
     def document(self, random: random.Random, split: Split) -> Document:
-        """One document; role `before` is the token to copy before the one that is asked for, if there is one."""
+        """One document; role `before` is the previous token to copy, if there is one."""
         o = self.options
         text = [BOS, *[BLANK] * o.length, EOS, *[ASK] * o.content]
         places = sorted(random.sample(range(1, o.length + 1), o.content))

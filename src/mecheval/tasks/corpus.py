@@ -1,4 +1,4 @@
-"""Documents: one as a task writes it, and many stored compactly, which only a batch pads."""
+"""Documents as a task writes them (`Document`), and many stored compactly, without padding (`Corpus`)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a document, with its roles; those that the document lacks are left out."""
+    """One question of a document, with its roles; roles that the document lacks are left out."""
 
     at: int  # the position whose logits predict the answer
     answer: int  # token id
-    roles: Mapping[str, int | tuple[int, int]]  # name -> position, or the positions start to stop - 1
+    roles: Mapping[str, int | tuple[int, int]]  # name -> position, or (start, stop) of a span
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document as a model reads it, with questions; `framed` makes one of the usual form."""
+    """One document as a model reads it, with its questions; `framed` makes one of the usual form."""
 
     tokens: Sequence[int]
-    questions: Sequence[Question]  # as many in every document of a task; facts are about the first
+    questions: Sequence[Question]  # the same number in every document of a task; facts describe the first
     facts: Mapping[str, int]
     parents: Sequence[int] | None = None  # position of each terminal's parent, -1 at the root and elsewhere
     rules: Sequence[int] | None = None  # number of the rule that each terminal heads, -1 at leaves and elsewhere
@@ -43,22 +43,22 @@ class Document:
 class Query:
     """One question about the body of a framed document; positions count from the body's first token."""
 
-    token: int  # what is asked
+    token: int  # the token that asks
     answer: int  # the token to predict
     key: int
     value: int
-    next_key: int  # may be the body's length, which is the divider
-    kind: int | None = None  # a query-type token between query and answer, in tasks with several types
-    eligible: int = 0  # how many queries the document could have asked
+    next_key: int  # may be the body's length, which is the position of the divider
+    kind: int | None = None  # the query-type token between query and answer, in tasks with several types
+    eligible: int = 0  # number of queries that could be asked about the document
 
 
 def framed(
     body: Sequence[int], queries: Sequence[Query], *, pairs: int = 0, depth: int = 0,
     parents: Sequence[int] | None = None, rules: Sequence[int] | None = None,
 ) -> Document:  # fmt: skip
-    """`BOS body EOS query answer query answer ... EOS`, with the roles in ROLES and the facts in FACTS.
+    """A document `BOS body EOS query answer query answer ... EOS`, with the roles in ROLES and the facts in FACTS.
 
-    `parents` (positions in the body, -1 at the root) and `rules` are those of the body's terminals, if it has a tree.
+    If the body is a tree, `parents` (positions in the body, -1 at the root) and `rules` describe its terminals.
     """
     divider = 1 + len(body)
     text, questions = [BOS, *body, EOS], []
@@ -80,7 +80,7 @@ def framed(
 
 @dataclass(frozen=True)
 class Corpus:
-    """n documents end to end: document i is tokens[starts[i]:starts[i + 1]], and positions count from its first."""
+    """n documents end to end: document i is tokens[starts[i]:starts[i + 1]], and positions count from its start."""
 
     tokens: Ints  # (total,)
     starts: NDArray[np.int64]  # (n + 1,)
@@ -135,7 +135,7 @@ class Corpus:
         )
 
     def _positions(self, role: int, rows: Ints) -> NDArray[np.int64]:
-        """Positions of a role in all questions of these documents, (n, k), or (n, k, m) if it has several tokens."""
+        """The positions of a role in all questions of these documents, (n, k), or (n, k, m) for several tokens."""
         first = self.roles[rows, :, role].astype(np.int64)
         length = np.ones_like(first) if self.spans is None else self.spans[rows, :, role].astype(np.int64)
         longest = int(length.max(initial=1))
@@ -146,12 +146,12 @@ class Corpus:
         return np.where(there, first[..., None] + step, NOWHERE)
 
     def questions(self, rows: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Tokens padded after each document's last prediction (B, L), positions (B, k) and targets (B, k) of rows."""
+        """Tokens (B, L), positions (B, k) and targets (B, k) of these documents, each cut after its last prediction."""
         at = self.predict_at[rows].astype(np.int64)
         return self._padded(self.tokens, rows, at.max(axis=1) + 1, PAD), at, self.targets[rows].astype(np.int64)
 
     def _padded(self, values: Ints, rows: Ints, lengths: Ints, fill: int) -> NDArray[np.int64]:
-        """`values` of these documents, the first so many of each, padded to the longest."""
+        """The first `lengths[i]` values of document `rows[i]`, padded with `fill` to the longest."""
         position = np.arange(lengths.max(initial=0))
         inside = position < lengths[:, None]
         flat = np.where(inside, self.starts[rows, None] + position, 0)
@@ -173,10 +173,10 @@ def pack(
     documents: Sequence[Document], vocab_size: int, first: int = 0, roles: Sequence[str] = ROLES,
     facts: Sequence[str] = FACTS, meaning: Meaning = FRAMED,
 ) -> Corpus:  # fmt: skip
-    """Store documents end to end, readably; the fast samplers do the same in place."""
+    """Store documents end to end; this is the plain version of what the fast samplers do in place."""
     starts, k = np.cumsum([0, *(len(each.tokens) for each in documents)]), len(documents[0].questions)
     if any(len(each.questions) != k for each in documents):
-        raise UserError(f"every document of a task asks as many questions; here the first has {k}, another has not.")
+        raise UserError(f"all documents of a task must have the same number of questions; the first one has {k}.")
     asked = [question for each in documents for question in each.questions]
     for name in {name: None for question in asked for name in question.roles}:
         if name not in roles:
@@ -202,7 +202,7 @@ def pack(
 
 
 def _span(where: int | tuple[int, int] | None) -> tuple[int, int]:
-    """The first position of a role and its number of tokens."""
+    """The first position of a role, and its number of tokens."""
     if where is None:
         return NOWHERE, 1
     return (where, 1) if isinstance(where, int) else (where[0], where[1] - where[0])

@@ -16,14 +16,14 @@ COUNTED = 1 << 20
 
 
 class Holdout(NamedTuple):
-    """A split's side of the hold-out, decided by a fixed hash of (seed, key, value).
+    """The combinations that a split may ask about, decided by a fixed hash of (seed, key, value).
 
-    Combinations whose hash is below `cut` are held out: only test asks them, train and dev never do.
+    Combinations whose hash is below `cut` are held out: only test asks about them.
     """
 
     hash_key: np.uint64
     cut: np.uint64
-    held_out: bool  # whether this split asks the held-out ones, or the others
+    held_out: bool  # whether this split asks about the held-out combinations, or about the others
 
     def allows(self, key: int, value: int) -> bool:
         """Whether this split may ask `key` when the answer is `value` (symbol numbers, not token ids)."""
@@ -55,11 +55,11 @@ def _cut(hash_key: np.uint64, share: float, keys: int, values: int) -> np.uint64
     total = keys * values
     if share == 0 or total > COUNTED:
         return np.uint64(int(share * (1 << 64)))
-    held = min(max(round(share * total), 1), total - 1)  # neither side is left empty
+    held = min(max(round(share * total), 1), total - 1)  # so that neither side is empty
     return np.uint64(np.partition(_combinations(hash_key, keys, values), held)[held])
 
 
 def holdout(share: float, seed: int, split: Split, keys: int, values: int) -> Holdout:
-    """The side of `split` when `share` of keys x values combinations is held out; 0 allows all everywhere."""
+    """What `split` may ask about if `share` of all keys x values combinations is held out; with 0, everything."""
     hash_key = rng.key(seed, "holdout")
     return Holdout(hash_key, _cut(hash_key, share, keys, values), held_out=share > 0 and split == "test")

@@ -1,4 +1,4 @@
-"""The induction task: a special token stands in the document once; what followed it?"""
+"""The induction task: a special token occurs once in the document; which token followed it?"""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pydantic import Field
 
 from mecheval import rng
 from mecheval.kernels import kernel
-from mecheval.tasks.base import TASKS, TaskOptions
+from mecheval.tasks.base import TASKS, SymbolTask, TaskOptions
 from mecheval.tasks.corpus import I32, Corpus, Document, Ints, Question, empty_columns, small_ints
-from mecheval.tasks.symbols import SymbolTask
 from mecheval.types import BOS, FIRST_SYMBOL, Meaning, Split
 
 SPECIAL = FIRST_SYMBOL
 FIRST = SPECIAL + 1
-"""The special token and the first of the others."""
+"""Token ids of the special token and of the first other symbol."""
 
 
 class InductionOptions(TaskOptions):
@@ -44,25 +43,22 @@ class Induction(SymbolTask):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids: the frame, the special token and the other symbols."""
+        """The number of token ids: the frame, the special token and the other symbols."""
         return FIRST + self.options.symbols
 
     @property
     def max_tokens(self) -> int:
-        """Length of every document in tokens."""
         return self.options.length + 2
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of tokens, roles, positions and answers."""
         return super().bytes_each + 4 * self.max_tokens + 8
 
     def symbol(self, token: int) -> str:
-        """S, then s0, s1, ..."""
         return "S" if token == SPECIAL else super().symbol(token)
 
     def document(self, random: random.Random, split: Split) -> Document:
-        """One document: symbols, and the special one in place of one that is not the last."""
+        """One document of random symbols, of which one, but not the last, is replaced by the special token."""
         o = self.options
         text = [BOS, *(random.randrange(FIRST, self.vocab_size) for _ in range(o.length)), SPECIAL]
         key, end = random.randint(1, o.length - 1), o.length + 1

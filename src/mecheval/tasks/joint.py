@@ -1,4 +1,4 @@
-"""Joint recall: a value belongs to a key in a context, and every key occurs in every context."""
+"""Joint recall: a value belongs to a pair of context and key, and every key occurs in every context."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JointOptions(TaskOptions):
         cells = self.contexts * self.keys
         for name, needed in (("context", self.contexts), ("key", self.keys), ("value", cells)):
             if needed > getattr(self, f"{name}_symbols"):
-                raise ValueError(f"{name}_symbols must be at least {needed}, because those of a document are distinct")
+                raise ValueError(f"{name}_symbols must be at least {needed}: those of a document are distinct")
         if self.queries > cells:
             raise ValueError(f"queries={self.queries} cannot exceed contexts * keys = {cells}: all are different")
         return self
@@ -44,7 +44,7 @@ class JointOptions(TaskOptions):
 
 @TASKS.register("joint")
 class Joint(Task):
-    """Joint recall: `BOS c1 k1 v1 k2 v2 c2 k2 v3 k1 v4 EOS c2 k1 v4 EOS`; neither context nor key tells the value."""
+    """Joint recall: `BOS c1 k1 v1 k2 v2 c2 k2 v3 k1 v4 EOS c2 k1 v4 EOS`; context and key together give the value."""
 
     name = "joint"
     Options = JointOptions
@@ -60,23 +60,21 @@ class Joint(Task):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids: the frame, contexts, keys and values, in this order."""
+        """The number of token ids: the frame, contexts, keys and values, in this order."""
         o = self.options
         return FIRST_SYMBOL + o.context_symbols + o.key_symbols + o.value_symbols
 
     @property
     def max_tokens(self) -> int:
-        """Length of every document in tokens."""
         o = self.options
         return o.contexts * (1 + 2 * o.keys) + 3 * o.queries + 3
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of tokens, roles, positions and answers."""
         return super().bytes_each + 4 * self.max_tokens + 4 * (2 * len(self.roles) + 2) * self.options.queries
 
     def symbol(self, token: int) -> str:
-        """c0, c1, ..., k0, k1, ... and v0, v1, ..."""
+        """The contexts are c0, c1, ..., the keys k0, k1, ... and the values v0, v1, ..."""
         number = token - FIRST_SYMBOL
         if number < 0:
             return super().symbol(token)
@@ -102,7 +100,7 @@ class Joint(Task):
         return [place for place in values.nonzero()[:, 0].tolist() if place != int(batch.roles["value"][row])]
 
     def chance(self, batch: Batch) -> Tensor:
-        """By the key or the context alone: one of its values, of those that have not been answered yet."""
+        """The best guess uses the key or the context alone: one of its values that has not been an answer yet."""
         import torch
 
         asked = batch.tokens[torch.arange(len(batch))[:, None, None], batch.asked["query"]]  # (n, k, 2)
@@ -112,7 +110,7 @@ class Joint(Task):
         return 1 / left.amin(2).double()
 
     def document(self, random: random.Random, split: Split) -> Document:
-        """One document: a block for each context, with all keys in an order of its own."""
+        """One document: a block for each context, with all keys in random order."""
         o = self.options
         first_key = FIRST_SYMBOL + o.context_symbols
         contexts = [FIRST_SYMBOL + symbol for symbol in random.sample(range(o.context_symbols), o.contexts)]

@@ -1,4 +1,4 @@
-"""Several hops: the edges of one large cycle of words in any order; which word is k steps after x?"""
+"""Recall over several hops: the edges of one cycle of words, in any order; which word is k steps after x?"""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # slow to import
     from torch import Tensor
 
 MOST_HOPS = 16
+"""Largest number of hops."""
 
 
 class KHopOptions(TaskOptions):
@@ -42,18 +43,18 @@ class KHopOptions(TaskOptions):
             if getattr(self, low) > getattr(self, high):
                 raise ValueError(f"{low}={getattr(self, low)} cannot exceed {high}={getattr(self, high)}")
         if self.nodes > self.symbols:
-            raise ValueError(f"nodes={self.nodes} words with different first letters need as many symbols")
+            raise ValueError(f"nodes={self.nodes} words with different first letters need at least as many symbols")
         if self.queries > self.nodes * (self.hops - self.fewest + 1):
-            raise ValueError(f"queries={self.queries} exceed the different questions that can be asked")
+            raise ValueError(f"queries={self.queries} exceeds the number of different questions that can be asked")
         return self
 
 
 @TASKS.register("khop")
 class KHop(Task):
-    """Several hops: `BOS b c a b c a EOS 2 a c EOS`: two steps after a comes c, by the edges a b and b c.
+    """Recall over several hops: `BOS b c a b c a EOS 2 a c EOS`; two steps after a comes c, by the edges a b and b c.
 
-    Words have one or several letters. The model predicts the first letter of the answer, in which words differ. Role
-    `hop_i` is the word after i steps at the end of its edge, where fewer steps than were asked for lead.
+    Words have one or several letters and differ in the first, which the model predicts. Role `hop_i` is the word after
+    i steps, at the end of its edge, for each i below the number of steps that is asked for.
     """
 
     name = "khop"
@@ -75,30 +76,28 @@ class KHop(Task):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids: the frame, the numbers of hops and the letters."""
+        """The number of token ids: the frame, the numbers of hops and the letters."""
         return FIRST_SYMBOL + self.options.hops + self.options.symbols
 
     @property
     def max_tokens(self) -> int:
-        """Length of the longest document in tokens."""
         o = self.options
         return 2 * o.nodes * o.longest + o.queries * (1 + 2 * o.longest) + 3
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of tokens, roles, positions and answers."""
         o = self.options
         return super().bytes_each + 4 * self.max_tokens + 4 * (2 * len(self.roles) + 2) * o.queries
 
     def symbol(self, token: int) -> str:
-        """+1, +2, ... for hops and s0, s1, ... for letters."""
+        """The numbers of hops are +1, +2, ... and the letters s0, s1, ..."""
         number = token - FIRST_SYMBOL
         if number < 0:
             return super().symbol(token)
         return f"+{number + 1}" if number < self.options.hops else f"s{number - self.options.hops}"
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """Letters that are not in the document, or any other if all are; the number of hops stays."""
+        """Letters that are not in the document, or any others if it has all; the number of hops never changes."""
         first = FIRST_SYMBOL + self.options.hops
         if tokens[key] < first:
             return tokens[key : key + 1]
@@ -107,7 +106,7 @@ class KHop(Task):
         return free if len(free) else letters[letters != tokens[key]]
 
     def chance(self, batch: Batch) -> Tensor:
-        """Any word but the one that was asked about."""
+        """The best guess is any word except the one in the question."""
         import torch
 
         return torch.full(batch.targets.shape, 1 / (self.options.nodes - 1), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Lengths of a grammar's documents: exact, without sampling, and in almost linear time."""
+"""Exact lengths of a grammar's documents, computed without sampling and in almost linear time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mecheval.errors import UserError
 from mecheval.tasks.pcfg import Grammar, Rule
 
 MAX_NUMBERS, MAX_PRODUCTS = 1 << 25, 10**9
-"""Most numbers that `length_distribution` holds, and most products of two that it computes: some seconds of work."""
+"""Largest numbers of values and of multiplications in `length_distribution`, which take a few seconds."""
 CERTAIN = 1e12
-"""A mean length above this is a rounding error: the recursion sustains itself, and the mean is infinite."""
+"""Mean length above which the mean is considered infinite, because a larger finite value is a rounding error."""
 
 
 def _live(grammar: Grammar, name: str) -> list[Rule]:
-    """The rules of a nonterminal that are ever drawn."""
+    """The rules of a nonterminal that have a positive probability."""
     return [rule for rule in grammar.rules[name] if rule.probability > 0]
 
 
@@ -36,7 +36,7 @@ def reachable(grammar: Grammar) -> list[str]:
 
 
 def children_first(grammar: Grammar) -> list[str] | None:
-    """The reachable nonterminals, each after all that its rules mention; None if there is recursion."""
+    """The reachable nonterminals, each after all that occur in its rules; None if there is recursion."""
     names = reachable(grammar)
     above: dict[str, list[str]] = {name: [] for name in names}
     waiting = {}
@@ -57,7 +57,7 @@ def children_first(grammar: Grammar) -> list[str] | None:
 def _bottom_up(
     grammar: Grammar, order: list[str], combine: Callable[[list[tuple[float, float]]], float]
 ) -> dict[str, float]:
-    """A length for each nonterminal: `combine` makes it of the (probability, length) of its rules."""
+    """A length for each nonterminal, which `combine` computes from the (probability, length) of its rules."""
     found: dict[str, float] = {}
     for name in order:
         lengths = [
@@ -68,10 +68,10 @@ def _bottom_up(
 
 
 def expected_length(grammar: Grammar) -> float:
-    """Mean number of terminals of an unrestricted derivation; infinite if recursion sustains itself.
+    """The mean number of terminals of an unrestricted derivation; infinite if the recursion does not die out.
 
-    The means solve e = 1 + terminals + M e, where M counts the expected nonterminal children of each nonterminal. As M
-    and the constants are not negative, a mean exists exactly if the solution is positive.
+    The means solve e = 1 + terminals + M e, where M holds the expected numbers of nonterminal children. As M and the
+    constants are not negative, the mean is finite exactly if the solution is positive.
     """
     order = children_first(grammar)
     if order is not None:
@@ -97,7 +97,7 @@ def expected_length(grammar: Grammar) -> float:
 
 
 def length_range(grammar: Grammar) -> tuple[float, float]:
-    """Shortest and longest possible yield; infinity if there is no finite one.
+    """The lengths of the shortest and the longest possible yield, or infinity if there is no finite one.
 
     Every expansion adds a terminal, so with recursion there is no longest yield.
     """
@@ -107,7 +107,7 @@ def length_range(grammar: Grammar) -> tuple[float, float]:
 
 
 def _shortest(grammar: Grammar) -> dict[str, float]:
-    """The shortest yield of each reachable nonterminal, found from the shortest one up (Knuth, 1977)."""
+    """The length of the shortest yield of each reachable nonterminal, found in ascending order (Knuth, 1977)."""
     names = reachable(grammar)
     shortest: dict[str, float] = dict.fromkeys(names, math.inf)
     users: dict[str, list[tuple[list[float], str, int]]] = {name: [] for name in names}
@@ -116,7 +116,7 @@ def _shortest(grammar: Grammar) -> dict[str, float]:
         for rule in _live(grammar, name):
             inside = Counter(child for child in rule.children if child in users)
             known = 1.0 + len(rule.children) - inside.total()
-            state = [known, float(len(inside))]  # length so far, nonterminals still unknown
+            state = [known, float(len(inside))]  # length so far, and number of nonterminals still unknown
             if not inside:
                 heapq.heappush(queue, (known, name))
             for child, times in inside.items():
@@ -135,10 +135,10 @@ def _shortest(grammar: Grammar) -> dict[str, float]:
 
 
 def length_distribution(grammar: Grammar, max_length: int) -> NDArray[np.float64]:
-    """P(yield has l terminals) for l = 0..max_length, (max_length + 1,); the rest of 1 is the share that is longer.
+    """P(the yield has l terminals) for l = 0..max_length, (max_length + 1,); longer yields have the rest of 1.
 
-    A rule's length is 1 plus the sum of its children's: a product of generating functions, here by FFT. Without
-    recursion one round in the right order is enough; with it, rounds repeat until nothing changes.
+    A rule's length is 1 plus the sum of its children's lengths, which is a product of generating functions, computed by
+    FFT. Without recursion, one round in the right order is enough; with recursion, rounds repeat until nothing changes.
     """
     order = children_first(grammar)
     names = reachable(grammar) if order is None else order
@@ -150,7 +150,7 @@ def length_distribution(grammar: Grammar, max_length: int) -> NDArray[np.float64
     rounds = 1 if order is not None else MAX_PRODUCTS // (half * (sum(widths) + len(names) * size.bit_length()))
     if len(names) * size > MAX_NUMBERS or half * sum(widths) > MAX_PRODUCTS:
         raise UserError("this grammar is too large to compute the lengths of its documents.")
-    one = np.exp(-2j * np.pi * np.arange(half) / size)  # transform of "exactly 1"
+    one = np.exp(-2j * np.pi * np.arange(half) / size)  # the transform of a length of exactly 1
     lengths = np.zeros((len(names), max_length + 1))
     transformed = np.zeros((len(names), half), dtype=complex)
     for _ in range(min(rounds, max_length + 1)):
@@ -163,7 +163,7 @@ def length_distribution(grammar: Grammar, max_length: int) -> NDArray[np.float64
                     product = product * (transformed[number[child]] if child in grammar.rules else one)
                 total += product
             new = np.fft.irfft(total, size)[: max_length + 1]
-            new[np.abs(new) < 1e-15] = 0  # the transform's rounding
+            new[np.abs(new) < 1e-15] = 0  # rounding errors of the transform
             change = max(change, float(np.abs(new - lengths[i]).max()))
             lengths[i] = new
             transformed[i] = np.fft.rfft(new, size)

@@ -1,4 +1,4 @@
-"""Multi-query associative recall as zoology defines it: all pairs first, then every key is asked once, after a gap."""
+"""Multi-query associative recall as in zoology: all pairs come first, then every key is asked once, after a gap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLANK = 0
 Fillers = Literal["blank", "random", "distinct"]
 FILLERS: tuple[Fillers, ...] = get_args(Fillers)
 GUESSES = 4096
-"""Drawn orders of the questions from which the best guess is computed."""
+"""Number of random orders of the questions from which the best guess is computed."""
 
 
 class MQAROptions(TaskOptions):
@@ -44,7 +44,7 @@ class MQAROptions(TaskOptions):
     def _fits(self) -> Self:
         s = shape(self)
         if self.merged and self.key_tokens > 1:
-            raise ValueError("merged: key and value in one token leave no room for key_tokens=2")
+            raise ValueError("merged: key and value in one token cannot be combined with key_tokens=2")
         if self.reassign > self.pairs:
             raise ValueError(
                 f"reassign={self.reassign} cannot exceed pairs={self.pairs}: a key is written at most twice"
@@ -64,7 +64,7 @@ class MQAROptions(TaskOptions):
 def shape(o: MQAROptions) -> Shape:
     """The sizes that follow from the options.
 
-    A vocabulary of (m + 1)^2 tokens has m keys, m values and their m * m combinations where these are single tokens.
+    If key and value are merged, a vocabulary of (m + 1)^2 tokens has m keys, m values and their m * m combinations.
     """
     grid = isqrt(2 * o.pairs - 1) + 1 if o.key_tokens == 2 else 0
     n_keys = isqrt(o.vocab) - 1 if o.merged else o.vocab // 2 - 1
@@ -74,7 +74,7 @@ def shape(o: MQAROptions) -> Shape:
 
 
 def slots(o: MQAROptions) -> int:
-    """Places for questions after the pairs, each as long as a pair."""
+    """The number of places for questions after the pairs, each as long as a pair."""
     size = shape(o).key_tokens + 1
     return o.length // size - o.pairs - o.reassign
 
@@ -104,26 +104,22 @@ class MQAR(Task):
 
     @cached_property
     def shape(self) -> Shape:
-        """Sizes of the documents."""
         return shape(self.options)
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids, the blank included."""
         return self.options.vocab
 
     @property
     def max_tokens(self) -> int:
-        """Length of every document in tokens."""
         return self.options.length
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of tokens, and of roles, positions and answers of all questions."""
         return super().bytes_each + 4 * self.max_tokens + 4 * (len(self.roles) + 2) * self.options.pairs
 
     def symbol(self, token: int) -> str:
-        """_, then k0, k1, ..., v0, v1, ... and, where key and value are one token, k0v0, k0v1, ..."""
+        """The blank is _, then come k0, k1, ..., v0, v1, ... and, if key and value are merged, k0v0, k0v1, ..."""
         s, key, value = self.shape, token - 1, token - self.shape.first_value
         if token == BLANK:
             return "_"
@@ -132,7 +128,7 @@ class MQAR(Task):
         return f"v{value}" if value < s.n_values else f"k{value // s.n_values - 1}v{value % s.n_values}"
 
     def substitutes(self, tokens: NDArray[np.int64], position: int) -> NDArray[np.int64]:
-        """Keys or values that are not in the document; of a merged token, its value with another key."""
+        """Keys or values that are not in the document; for a merged token, its value with another key."""
         s, token = self.shape, int(tokens[position])
         combined = s.first_value + s.n_values
         if token >= combined and self.options.merged:
@@ -143,11 +139,11 @@ class MQAR(Task):
         return np.setdiff1d(np.arange(low, low + size), tokens)
 
     def swappable(self, batch: Batch, row: int) -> list[int]:
-        """The values of all other pairs, the last where there are several."""
+        """The values of all other pairs; of a key that is written twice, the last one."""
         return [place for place in batch.asked["value"][row].tolist() if place != int(batch.roles["value"][row])]
 
     def chance(self, batch: Batch) -> Tensor:
-        """The pair that is asked most often in that place: earlier pairs tend to be asked sooner."""
+        """The best guess is the pair that is most often asked at that place; earlier pairs tend to be asked sooner."""
         import torch
 
         return torch.from_numpy(self._guess).expand(batch.targets.shape)
@@ -163,7 +159,7 @@ class MQAR(Task):
         return np.array([np.bincount(order[:, place]).max() / GUESSES for place in range(pairs)])
 
     def document(self, random: random.Random, split: Split) -> Document:
-        """One document: pairs, then questions in slots that are drawn pair after pair."""
+        """One document: pairs, then questions, in slots that are drawn for one pair after the other."""
         o, s = self.options, self.shape
         keys: list[tuple[int, ...]] = [(1 + key,) for key in random.sample(range(s.n_keys), s.grid or o.pairs)]
         if s.grid:
@@ -171,7 +167,7 @@ class MQAR(Task):
             keys = [keys[cell // s.grid] + keys[cell % s.grid] for cell in cells]
         written = random.sample([*keys, *random.sample(keys, o.reassign)], o.pairs + o.reassign)
         tokens: list[int] = []
-        places: dict[tuple[int, ...], list[int]] = {key: [] for key in keys}  # where the values of a key stand
+        places: dict[tuple[int, ...], list[int]] = {key: [] for key in keys}  # positions of the values of each key
         values = {}
         for key, value in zip(written, random.sample(range(s.n_values), len(written)), strict=True):
             values[key] = s.first_value + value

@@ -17,12 +17,12 @@ I64 = NDArray[np.int64]
 
 
 class Shape(NamedTuple):
-    """Sizes of a document, as numbers for the kernel."""
+    """The sizes of a document, as numbers for the kernel."""
 
     pairs: int
-    reassign: int  # keys that are written twice
-    key_tokens: int  # 1 or 2, or 0 where key and value are one token
-    grid: int  # tokens of which a document's keys of two tokens are made; 0 for others
+    reassign: int  # number of keys that are written twice
+    key_tokens: int  # 1 or 2, or 0 if key and value are one token
+    grid: int  # number of tokens from which a document's two-token keys are made; otherwise 0
     n_keys: int
     n_values: int
     first_value: int
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 
 
 def slot_weights(slots: int, power: float) -> I64:
-    """Weights of the slots, (slots,), with a total below 2**32: slot s has (s + 1)^(power - 1), but for rounding."""
+    """Weights of the slots, (slots,), as integers with a sum below 2**32, proportional to (s + 1)^(power - 1)."""
     weights = np.arange(1, slots + 1) ** (power - 1.0)
     whole: I64 = np.maximum(1, np.floor(weights / weights.sum() * (1 << 31))).astype(np.int64)
     return whole
@@ -39,9 +39,9 @@ def slot_weights(slots: int, power: float) -> I64:
 
 @kernel
 def draw_slots(state: rng.U64, weights: I64, left: I64, sums: I64, out: I64) -> None:
-    """Slots without replacement, one after the other; `left` and `sums` are scratch as long as the weights.
+    """Draw slots without replacement; `left` and `sums` are scratch arrays of the weights' length.
 
-    The weights that are left are added up in blocks: first a block is found, then the slot in it.
+    The remaining weights are summed in blocks, so that first a block is found and then the slot in it.
     """
     block = int(np.sqrt(len(weights))) + 1
     total = 0

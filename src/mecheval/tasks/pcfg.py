@@ -1,4 +1,4 @@
-"""Probabilistic grammars in (right-)Greibach normal form: drawn, written by hand, saved and loaded."""
+"""Probabilistic grammars in (right-)Greibach normal form, which can be drawn at random, saved and loaded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mecheval.plain import load_file
 Head = Literal["left", "right"]
 
 MAX_NONTERMINALS, MAX_RULES, MAX_CHILDREN, MAX_HEADS = 2000, 10_000, 200_000, 1 << 20
-"""Upper bounds of a grammar: its nonterminals, its rules, the children of all rules together, and the probabilities of
-heads (nonterminals times terminals). The paper's have 40, 200, 800 and 327,680; the largest take some seconds."""
+"""Largest numbers of nonterminals, rules, children of all rules together, and head probabilities (nonterminals times
+terminals). The paper's grammars have up to 40, 200, 800 and 327,680; the largest ones take a few seconds."""
 LARGE = 1e300
-"""Weights above this are scaled before they are added up."""
+"""Value above which weights are scaled before they are summed."""
 MAX_WRITTEN_HEADS = 400_000
-"""Most probabilities of heads of a grammar in a config, so that the config's file can be read back."""
+"""Largest number of head probabilities of a grammar in a config, so that the config's file can be read back."""
 MAX_NAME = 100
-"""Most characters of a symbol's name."""
+"""Largest number of characters in a symbol's name."""
 
 
 def check_size(nonterminals: int, rules: int, children: int, heads: int) -> None:
@@ -43,7 +43,7 @@ def check_size(nonterminals: int, rules: int, children: int, heads: int) -> None
 
 @dataclass(frozen=True)
 class Rule:
-    """One right-hand side: its children in order; the head terminal stands left or right of them."""
+    """One right-hand side: its children in order; the head terminal is to the left or right of them."""
 
     children: tuple[str, ...]
     probability: float
@@ -53,8 +53,8 @@ class Rule:
 class Grammar:
     """A grammar: every expansion of a nonterminal draws a rule and a head terminal, independently.
 
-    The head terminal is the parent of all that the expansion creates. It comes from the nonterminal's own
-    distribution, whichever rule was drawn.
+    The head terminal is the parent of everything that the expansion creates. It is drawn from a distribution of the
+    nonterminal, whichever rule was drawn.
     """
 
     head: Head
@@ -100,7 +100,7 @@ class Grammar:
 
     @property
     def nonterminals(self) -> tuple[str, ...]:
-        """Names in the order in which the kernels number them."""
+        """The names in the order in which the kernels number them."""
         return tuple(self.rules)
 
     @classmethod
@@ -108,7 +108,7 @@ class Grammar:
         cls, seed: int, *, terminals: int = 20, nonterminals: int = 40, max_depth: int = 10, max_rhs: int = 5,
         max_rules: int = 5, head: Head = "right", terminal_weight: float = 20,
     ) -> Grammar:  # fmt: skip
-        """A random grammar without recursion: a nonterminal's children are deeper than itself."""
+        """A random grammar without recursion: the nonterminal children of a nonterminal are on deeper levels."""
         draws = rng.Draws(int(rng.key(seed, "grammar")))
         words = tuple(f"t{i}" for i in range(terminals))
         names = [f"N{i}" for i in range(nonterminals)]
@@ -130,7 +130,7 @@ class Grammar:
         return cls(head, words, rules, heads, start=tuple(names))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as in a grammar file."""
+        """The grammar as plain data, as in a grammar file."""
         nonterminals = {
             name: {
                 "heads": {t: p for t, p in zip(self.terminals, self.heads[name], strict=True) if p > 0},
@@ -179,7 +179,7 @@ class Grammar:
 
     @classmethod
     def load(cls, path: str | Path) -> Grammar:
-        """Read a grammar file: YAML if its name ends in .yaml or .yml, else JSON."""
+        """Read a grammar file: YAML if its name ends in .yaml or .yml, otherwise JSON."""
         try:
             data = load_file(path, "YAML" if Path(path).suffix in (".yaml", ".yml") else "JSON")
         except UserError as error:
@@ -226,7 +226,7 @@ def _shares(weights: list[Any], what: str) -> list[float]:
         array = np.array([np.inf])
     if not np.isfinite(array).all() or (array < 0).any() or array.max() <= 0:
         raise UserError(f"grammar: the weights of {what} must be finite, not negative and not all 0.")
-    if array.max() > LARGE:  # or their sum would not be finite
+    if array.max() > LARGE:  # otherwise their sum could be infinite
         array = array / array.max()
     shares: list[float] = (array / array.sum()).tolist()
     return shares

@@ -1,4 +1,4 @@
-"""Text as tokens: a word each, or the pieces of a Hugging Face tokenizer."""
+"""Tokenizers: one token for each word, or a tokenizer of Hugging Face."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from mecheval.errors import UserError, shown
 from mecheval.types import BOS, EOS, FIRST_SYMBOL, PAD
 
 Encoded = tuple[list[int], list[int]]
-"""Token ids, and the number of characters of the text up to the end of each."""
+"""Token ids, and the position in the text at which each token ends."""
 
 
 class Tokenizer(Protocol):
-    """What a task needs to know of a tokenizer."""
+    """What a task needs from a tokenizer."""
 
     size: int  # number of token ids
-    start: tuple[int, ...]  # tokens that stand before every text
-    unknown: int | None  # the token for what the vocabulary does not have
+    start: tuple[int, ...]  # tokens at the start of every text
+    unknown: int | None  # the token for text outside the vocabulary, if any
 
     def encode(self, text: str) -> Encoded:
-        """The tokens of a text, without those that stand before it."""
+        """The tokens of a text, without those of `start`."""
         ...
 
     def text(self, token: int) -> str:
-        """A token as people read it."""
+        """A token as readable text."""
         ...
 
 
 class WordTokenizer:
-    """A token for each word and each mark of a vocabulary."""
+    """A tokenizer with one token for each word and each punctuation mark of a vocabulary."""
 
     start: tuple[int, ...] = (BOS,)
     unknown: int | None = None
@@ -42,17 +42,15 @@ class WordTokenizer:
         self.size = FIRST_SYMBOL + len(self.ids)
 
     def encode(self, text: str) -> Encoded:
-        """(ids, ends) of the words."""
         found = list(re.finditer(r"\w+|[^\w\s]", text))
         return [self.ids[match[0]] for match in found], [match.end() for match in found]
 
     def text(self, token: int) -> str:
-        """The word."""
         return str(self.names.get(token, token))
 
 
 class HuggingFaceTokenizer:
-    """A fast tokenizer of transformers."""
+    """A fast tokenizer from transformers."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer, self.size = tokenizer, len(tokenizer)
@@ -61,17 +59,16 @@ class HuggingFaceTokenizer:
         self.start: tuple[int, ...] = tuple(with_start[:1]) if with_start[:1] == [tokenizer.bos_token_id] else ()
 
     def encode(self, text: str) -> Encoded:
-        """(ids, ends) of the tokens."""
         found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return list(found["input_ids"]), [end for _, end in found["offset_mapping"]]
 
     def text(self, token: int) -> str:
-        """The token's text; one that is not text by itself has its name in the vocabulary."""
+        """The token's text, or its name in the vocabulary if it has none."""
         return self.tokenizer.decode([token]).strip() or str(self.tokenizer.convert_ids_to_tokens(token))
 
 
 def load_tokenizer(source: Any) -> HuggingFaceTokenizer:
-    """A tokenizer of transformers: an object, or the folder that it was saved in; nothing is downloaded."""
+    """A tokenizer from transformers, given as an object or as the folder it was saved in; nothing is downloaded."""
     if isinstance(source, str):
         if not Path(source).is_dir():
             raise UserError(f"tokenizer: there is no folder {shown(source)}.")
@@ -85,5 +82,5 @@ def load_tokenizer(source: Any) -> HuggingFaceTokenizer:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"tokenizer: none can be loaded from {source}: {reason}") from None
     if not getattr(source, "is_fast", False):
-        raise UserError(f"tokenizer: {type(source).__name__} cannot tell where tokens stand in a text; use a fast one.")
+        raise UserError(f"tokenizer: {type(source).__name__} does not report token positions; use a fast tokenizer.")
     return HuggingFaceTokenizer(source)

@@ -43,10 +43,10 @@ class TrackOptions(TaskOptions):
 
 @TASKS.register("track")
 class Track(Task):
-    """State tracking: `BOS g1 g2 g3 ...`; after each element the model names the product of all so far.
+    """State tracking: `BOS g1 g2 g3 ...`; after each element, the model predicts the product of all so far.
 
-    The product is in the order of reading: with permutations, the earlier one is applied first. Nothing is recalled, so
-    there is no verdict; `item`, one of the elements read, is what a corruption replaces.
+    The product is in reading order: of two permutations, the earlier one is applied first. Nothing is recalled, so
+    there is no verdict. A corruption replaces `item`, one of the elements read.
     """
 
     name = "track"
@@ -60,7 +60,7 @@ class Track(Task):
 
     @cached_property
     def elements(self) -> list[str]:
-        """The names of the group's elements; a permutation is the list of where 1, 2, ... go."""
+        """The names of the group's elements; a permutation is written as the images of 1, 2, ..."""
         if self.options.group == "parity":
             return ["0", "1"]
         points = "12345"[: int(self.options.group[1:])]
@@ -68,7 +68,7 @@ class Track(Task):
 
     @cached_property
     def products(self) -> NDArray[np.int64]:
-        """(G, G) the number of the element that is the product of two: the row's is read first."""
+        """(G, G) numbers of the products of two elements; the row is the element that is read first."""
         if self.options.group == "parity":
             return np.array([[0, 1], [1, 0]])
         number = {name: i for i, name in enumerate(self.elements)}
@@ -78,35 +78,33 @@ class Track(Task):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids, the frame's included; elements and products have the same."""
+        """The number of token ids, including the frame; elements and products share theirs."""
         return FIRST_SYMBOL + len(self.elements)
 
     @property
     def max_tokens(self) -> int:
-        """Length of the longest document: those of test can be longer."""
+        """The length of the longest document; test documents can be longer than others."""
         return 1 + (self.options.test_length or self.options.length)
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of tokens, roles, positions and answers."""
         return super().bytes_each + 22 * self.max_tokens
 
     def symbol(self, token: int) -> str:
-        """0 and 1, or permutations such as 213."""
+        """The elements are 0 and 1, or permutations such as 213."""
         return self.elements[token - FIRST_SYMBOL] if token >= FIRST_SYMBOL else super().symbol(token)
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """All other elements: each gives another product."""
+        """All other elements, each of which changes the product."""
         return np.setdiff1d(np.arange(FIRST_SYMBOL, self.vocab_size), tokens[key])
 
     def chance(self, batch: Batch) -> Tensor:
-        """All elements are as likely."""
         import torch
 
         return torch.full(batch.targets.shape, 1 / len(self.elements), dtype=torch.float64)
 
     def document(self, random: random.Random, split: Split) -> Document:
-        """One document; its first question is about all of it, the next one about all but the last element, ..."""
+        """One document; its first question is about all elements, the next one about all but the last, and so on."""
         length, asked = self._sizes(split)
         elements = [random.randrange(len(self.elements)) for _ in range(length)]
         states = list(itertools.accumulate(elements, lambda state, element: int(self.products[state, element])))
@@ -127,7 +125,7 @@ class Track(Task):
         return Corpus(tokens.ravel(), np.arange(n + 1, dtype=np.int64) * (1 + length), *columns, first=start)
 
     def _sizes(self, split: Split) -> tuple[int, int]:
-        """The elements of a document, and how many questions are asked about it."""
+        """The numbers of elements and of questions of a document."""
         o = self.options
         length = o.test_length if split == "test" and o.test_length is not None else o.length
         return length, 1 if o.labels == "end" else length - o.length or length

@@ -1,4 +1,4 @@
-"""Recall in English: short statements about who has what, sentences beside the point, then a question."""
+"""Recall in English: short statements about who has what, some unrelated sentences, then a question."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHERS = (
     "The sky is blue.", "It is late.", "The garden is quiet.", "Dinner is ready.", "The train was slow.",
     "Winter is cold.", "The door is open.", "Nobody is hungry.",
 )  # fmt: skip
-"""Sentences beside the point."""
+"""Unrelated sentences."""
 OPENING, HAS, WHO = "Here is what we know.", " has the", " Who has the"
 STOP, MARK = ".", "?"
 
@@ -55,8 +55,8 @@ class WordsOptions(TaskOptions):
 class Words(Task):
     """Recall in English: `Here is what we know. Mary has the lamp. It is late. John has the cup. Mary has the` -> lamp.
 
-    Words may be several tokens of a Hugging Face tokenizer; the model predicts the first one, in which the words of a
-    kind differ (those that do not are left out).
+    With a Hugging Face tokenizer, words may have several tokens; the model predicts the first one, in which all people
+    and all things differ (others are left out).
     """
 
     name = "words"
@@ -86,7 +86,7 @@ class Words(Task):
         self._pieces[0] = [*self.tokenizer.start, *self._pieces[0]]
 
     def _check_pieces(self) -> None:
-        """Raise an error if the tokens of a text are not those of its words, one after another."""
+        """Raise an error if the tokens of a text are not the tokens of its words, one word after the other."""
         opening, has, stop, who, mark, *rest = self._pieces
         pieces, text = dict(zip((*self.people, *self.things, *OTHERS), rest, strict=True)), OPENING
         tokens = [*opening]
@@ -102,24 +102,24 @@ class Words(Task):
 
     @classmethod
     def tokenized(cls, tokenizer: Any, **options: Any) -> Self:
-        """The task with a tokenizer that is an object of transformers, instead of a folder."""
+        """The task with a tokenizer given as an object from transformers instead of a folder."""
         return cls(cls.Options(**options), load_tokenizer(tokenizer))
 
     def _piece(self, before: str, text: str) -> list[int]:
-        """The tokens of a text after another: those that end inside it."""
+        """The tokens of `text` when it follows `before`: those that end inside it."""
         ids, ends = self.tokenizer.encode(before + text)
         return [token for token, end in zip(ids, ends, strict=True) if end > len(before)]
 
     def _word(self, word: str) -> tuple[int, list[int]]:
-        """The tokens of a word, and how many stand before them for the space alone: none with most tokenizers."""
+        """The number of tokens for the space before a word (0 for most tokenizers), and the tokens of the word."""
         ids, ends = self.tokenizer.encode(f"the {word}")
         own = [token for token, end in zip(ids, ends, strict=True) if end > len("the ")]
         return len(self._piece("the", f" {word}")) - len(own), own
 
     def _distinct(self, words: Sequence[str]) -> list[str]:
-        """The words that differ in their first token, each with another of as many tokens that a document lacks.
+        """Words that differ in their first token, each of a length for which there are more words than a document has.
 
-        Words with a token for what the tokenizer does not know are left out.
+        Words with unknown tokens are left out.
         """
         own = {word: tokens for word in words for lead, tokens in [self._word(word)] if lead == self._lead}
         own = {word: tokens for word, tokens in own.items() if self.tokenizer.unknown not in tokens}
@@ -129,36 +129,33 @@ class Words(Task):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids of the tokenizer."""
         return self.tokenizer.size
 
     @property
     def max_tokens(self) -> int:
-        """Length of the longest document in tokens, at most."""
+        """An upper bound on the length of a document in tokens."""
         o, (opening, has, stop, who, mark, *_) = self.options, map(len, self._pieces)
         word, other = (max(map(len, some)) for some in (self._pieces[5 : -len(OTHERS)], self._pieces[-len(OTHERS) :]))
         return opening + o.statements * (2 * word + has + stop) + o.distractors * other + who + has + mark + 2 * word
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of tokens, roles, positions and answers."""
         return super().bytes_each + 4 * self.max_tokens + 32
 
     def symbol(self, token: int) -> str:
-        """The token's text."""
         return self.tokenizer.text(token)
 
     def substitutes(self, tokens: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """Words of the same kind and of one token that are not in the document; a token that is no word stays."""
+        """One-token words of the same kind that are not in the document; other tokens do not change."""
         return np.array([token for (token,) in self._alternatives(tokens, [key])], dtype=np.int64)
 
     def corrupt_item(self, tokens: NDArray[np.int64], span: list[int], state: rng.U64) -> list[int] | None:
-        """The same with its person, or else its thing, replaced by another that is not in the document."""
+        """The span with its person or thing replaced by another one that is not in the document."""
         choices = self._alternatives(tokens, span)
         return choices[rng.below(state, len(choices))] if choices else None
 
     def _alternatives(self, tokens: NDArray[np.int64], span: list[int]) -> list[list[int]]:
-        """All that could stand in a span for what is there, with as many tokens."""
+        """All replacements for the tokens of a span, with the same number of tokens."""
         here = [int(token) for token in tokens[span]]
         for kind in (self.people, self.things):
             words = [self._word(word)[1] for word in kind]
@@ -170,7 +167,7 @@ class Words(Task):
         return [here]
 
     def document(self, random: random.Random, split: Split) -> Document:
-        """One document: its text, then the tokens and where they end in it, which tell the roles."""
+        """One document: its text, then its tokens and their positions in the text, from which the roles follow."""
         o = self.options
         people, things = random.sample(self.people, o.statements), random.sample(self.things, o.statements)
         sentences = [(person, thing) for person, thing in zip(people, things, strict=True)]
@@ -229,7 +226,7 @@ class Words(Task):
 
 @kernel
 def put(piece: int, flat: NDArray[np.int64], starts: NDArray[np.int64], text: Ints, at: int) -> int:
-    """Write a piece at a position; returns the position after it."""
+    """Write a piece at the position `at`, and return the position after it."""
     for i in range(starts[piece], starts[piece + 1]):
         text[at] = flat[i]
         at += 1
@@ -242,7 +239,7 @@ def fill(
     lead: int, ask_thing: bool, flat: NDArray[np.int64], starts: NDArray[np.int64],
     tokens: Ints, lengths: NDArray[np.int64], spans: I32, roles: I32, predict_at: I32, targets: I32, facts: I32,
 ) -> None:  # fmt: skip
-    """`Words.document` for many documents, by putting together the tokens of its pieces."""
+    """`Words.document` for many documents, assembled from the tokens of its pieces."""
     opening, has, stop, who, mark, first_person = 0, 1, 2, 3, 4, 5
     first_thing, total = first_person + n_people, statements + distractors
     first_other = first_thing + n_things
