@@ -3,7 +3,7 @@
     python examples/own_mixer.py
     mecheval evaluate examples/own_mixer.py:GatedRecurrence     # the same, from the command line
 
-The mixer is trained at laptop scale (two learning rates, a minute together), intervened on, and set beside the seven
+The mixer is trained at laptop scale (two learning rates, a minute together), intervened on, and compared with the seven
 built-in ones, which takes ten minutes more the first time. Nothing is trained twice; edit the class, and only that is
 trained again.
 """

@@ -41,7 +41,7 @@ def test_yaml_means_what_it_means_elsewhere(text: str) -> None:
         ("- " * 100_000, "line 1: it is nested more than 100 deep"),
         ("{a: " * 101, "line 1: it is nested more than 100 deep"),
         (LAUGHS, "line 7: it holds more than 800,000 values"),
-        ("a: &a [*a]", "line 1: the alias *a stands for nothing that has ended before it"),
+        ("a: &a [*a]", "line 1: the alias *a does not refer to an earlier value"),
         ("a: *b", "line 1: the alias *b stands for nothing"),
         ("? [a]\n: 1", "line 1: a list or mapping cannot be a name"),
         ("x: 1\n{a: 1}: 2", "line 2: a list or mapping cannot be a name"),

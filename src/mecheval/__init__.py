@@ -52,14 +52,14 @@ _ROOMS = {
     "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "load_pretrained": "analysis",
     "train": "training", "evaluate": "evaluation", "heatmap": "figures",
 }  # fmt: skip
-"""Imported when first used, so that listing and sampling tasks does not wait for torch, nor the help for anything."""
+"""Names are imported when first used, so that listing and sampling tasks does not load torch, and help is fast."""
 
 
 _get = lazily(__name__, _ROOMS)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "store", "tasks", "types"):  # `mecheval.errors.UserError` needs no import of its own
+    if name in ("errors", "store", "tasks", "types"):  # so that `mecheval.errors.UserError` needs no further import
         return import_module(f"mecheval.{name}")
     return _get(name)
 

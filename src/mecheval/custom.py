@@ -1,10 +1,10 @@
 """Custom mixers: classes in files that a user names, registered under a name with a digest of their source.
 
-A run is named by its config and never trained twice, but a mixer changes while someone works on it. As
+A run is named by its config and never trained twice, but a mixer changes while its author works on it. As
 `MyMixer@3f9a2c1b`, an edited file is another mixer, and its runs stand beside those of the one before.
 
 Other processes find such mixers through the environment: MECHEVAL_MIXERS=path/to/file.py:MyMixer, comma-separated.
-Only files that are named there, or to a command, are ever executed; what a store says never is.
+Only files that are named there, or on the command line, are ever executed, and never anything from a store.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:  # slow to import
 
 VARIABLE = "MECHEVAL_MIXERS"
 MARK = "@"
-"""What stands between the name of a class and its digest."""
+"""The sign between the name of a class and its digest."""
 DIGITS = 8
-"""Hexadecimal digits of a digest."""
+"""Number of hexadecimal digits in a digest."""
 LIBRARIES = ("torch", "mecheval", "builtins", "abc", "typing")
-"""Packages whose base classes are no part of a custom mixer."""
+"""Packages whose base classes are not part of a custom mixer."""
 _ENTRY = re.compile(r"\s*(.+?):([^\W\d]\w*)\s*(?:,|$)")
-"""file.py:Class. A comma ends an entry only after a class, so paths may hold commas and colons."""
+"""An entry file.py:Class. A comma ends it only after the class, so paths may contain commas and colons."""
 _IN_PATTERN = re.compile(r"[^\s+*,][^+*,]*\.py\b(?::\w+)?")
-"""file.py:Class in a pattern of layers, whose signs such a path cannot hold."""
+"""file.py:Class in a pattern of layers; such a path cannot contain the signs of a pattern."""
 LONGEST_PATTERN = 10_000
-"""Most characters of a pattern of layers: the time to find paths in it grows with its square."""
+"""Largest number of characters in a pattern of layers, because the time to find paths in it grows quadratically."""
 
 _loaded: dict[tuple[Path, str], ModuleType] = {}
 _loading: list[Path] = []
@@ -66,9 +66,9 @@ def load_file(path: Path) -> ModuleType:
         return _loaded[known]
     module = ModuleType(f"mecheval_own_{known[1]}")
     module.__file__ = str(place)
-    sys.modules[module.__name__] = module  # dataclasses, among others, look their module up
+    sys.modules[module.__name__] = module  # dataclasses, for example, look up their module
     if str(place.parent) not in sys.path:
-        sys.path.append(str(place.parent))  # at the end: what lies beside it can be imported, and hides nothing
+        sys.path.append(str(place.parent))  # at the end, so that files next to it can be imported but hide nothing
     _loading.append(path)
     try:
         exec(compile(content, str(place), "exec", dont_inherit=True), vars(module))
@@ -105,7 +105,7 @@ def line_in(path: Path | None, error: BaseException) -> str:
 
 
 def file_of(cls: type) -> Path | None:
-    """The file that a class is written in; None for one from a notebook or a prompt."""
+    """The file in which a class is defined; None for a class from a notebook or a prompt."""
     try:
         path = Path(inspect.getfile(cls))
     except (TypeError, OSError):
@@ -114,16 +114,16 @@ def file_of(cls: type) -> Path | None:
 
 
 def class_digest(cls: type) -> str:
-    """A digest of the class's whole file, if the file still holds the class as it was imported; else of the class.
+    """A digest of the class's whole file if that is unchanged since the import, otherwise of the class itself.
 
-    What a class that is made inside a function takes from there is not in the file, so it is added.
+    Values that a class defined inside a function takes from that function are added, because they are not in the file.
     """
     content = _unchanged_file(cls)
     return digest((_described(cls) if content is None else content) + _enclosed(cls))
 
 
 def _unchanged_file(cls: type) -> bytes | None:
-    """The content of the class's file; None if it was edited, or its code was changed, since the import."""
+    """The content of the class's file; None if the file or the class's code has changed since the import."""
     path = file_of(cls)
     if path is None:
         return None
@@ -137,7 +137,7 @@ def _unchanged_file(cls: type) -> bytes | None:
 
 
 def _described(cls: type) -> bytes:
-    """What a class does, wherever it is written: code, defaults and plain attributes, of its custom bases, too."""
+    """A description of a class without a file: bytecode, defaults and plain attributes, also of its custom bases."""
     bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in LIBRARIES]
     parts: list[Any] = []
     for base in bases:
@@ -168,7 +168,7 @@ def _inside(code: CodeType) -> Iterator[CodeType]:
 
 
 def _code(code: CodeType) -> Any:
-    """Code without its file and lines; sets are sorted, since their order differs from process to process."""
+    """Code without file and line numbers; sets are sorted, because their order differs between processes."""
     constants = [
         _code(each) if isinstance(each, CodeType) else sorted(map(repr, each)) if isinstance(each, frozenset) else each
         for each in code.co_consts
@@ -188,7 +188,7 @@ class Source(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Source:
-        """From `path/to/file.py:Class`; the class may be left out where the file has one torch module."""
+        """Parse `path/to/file.py:Class`; the class may be left out if the file has only one torch module."""
         path, colon, name = text.rpartition(":")
         if colon and path and name.isidentifier():
             return cls(Path(path).expanduser(), name)
@@ -202,7 +202,7 @@ class Source(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name under which this mixer is registered; nothing is executed to know it."""
+        """The name under which this mixer is registered, found without executing anything."""
         return f"{self.cls}{MARK}{digest(read_file(self.path))}"
 
     def load(self) -> type[nn.Module]:
@@ -218,7 +218,7 @@ class Source(NamedTuple):
 
 
 class OwnMixers:
-    """The mixers of the files in MECHEVAL_MIXERS, as a source for a registry."""
+    """The mixers in the files that MECHEVAL_MIXERS lists, as a source for a registry."""
 
     def names(self) -> list[str]:
         return [source.name for source in sources() if source.path.is_file()]
@@ -269,13 +269,13 @@ def announced(pattern: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """The environment variables by which a process elsewhere finds the same mixers, with absolute paths."""
+    """The environment variables by which another process finds the same mixers, with absolute paths."""
     listed = ",".join(str(source) for source in sources())
     return {VARIABLE: listed} if listed else {}
 
 
 def own_name(cls: type[nn.Module]) -> str:
-    """The name of a class at hand; it is the same as by its file, if the file still holds the class."""
+    """The name of a class, which is that by its file if the file is unchanged."""
     return f"{cls.__name__}{MARK}{class_digest(cls)}"
 
 
@@ -284,9 +284,9 @@ def checked(given: object, what: str) -> type[nn.Module]:
     from torch import nn
 
     if not isinstance(given, type):
-        raise UserError(f"{what} is no class, but of type {type(given).__name__}; give a torch module class.")
+        raise UserError(f"{what} is not a class but a {type(given).__name__}; give a torch module class.")
     if not issubclass(given, nn.Module):
         raise UserError(f"{what} is not a torch module; write `class {given.__name__}(torch.nn.Module)`.")
-    if not given.__name__.isidentifier():  # it becomes part of names and pages
+    if not given.__name__.isidentifier():  # the name becomes part of file names and pages
         raise UserError(f"{what}: its class must have a Python name (got {given.__name__!r}).")
     return given

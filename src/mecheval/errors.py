@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 T = TypeVar("T", bound=BaseModel)
 
 SHOWN = 80
-"""Most characters of a user's value that an error repeats."""
+"""Largest number of characters of a user's value that an error repeats."""
 FEW, MANY = 50, 10_000
-"""Most choices that an error lists, and most that it searches for a similar name."""
+"""Largest numbers of choices that an error lists, and that it searches for a similar name."""
 
 
 class UserError(ValueError):
@@ -62,9 +62,9 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def shown(value: Any) -> str:
-    """A user's value as an error repeats it: at most the first characters of its `repr`."""
+    """A user's value as an error repeats it: its `repr`, truncated."""
     if isinstance(value, str | bytes | list | tuple):
-        value = value[:SHOWN]  # before `repr` writes out all of it
+        value = value[:SHOWN]  # so that `repr` need not write out all of it
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number with thousands of digits, or a deeply nested list

@@ -13,15 +13,15 @@ from typing import Any
 from mecheval.errors import UserError
 
 HEADER = "mecheval"
-"""The one key of a weights file's metadata; with more keys, their order, and so the bytes, would vary."""
+"""The only key of a weights file's metadata; with several keys, their order, and so the bytes, would vary."""
 LENGTH_BYTES = 8
-"""Bytes of the number, at the beginning of a safetensors file, that is the length of its header."""
+"""Number of bytes, at the beginning of a safetensors file, that encode the length of its header."""
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> None:
-    """Write a file atomically: a reader, or a crash, sees the old content or the new, and never half of it.
+    """Write a file atomically: even after a crash, a reader sees either the old or the new content.
 
-    Temporary names start with a dot and end in `.part`, so that what a killed process left is recognised and removed.
+    Temporary names start with a dot and end in `.part`, so that leftovers of killed processes can be recognised.
     """
     path = Path(path)
     content = content.encode() if isinstance(content, str) else content
@@ -33,7 +33,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # mkstemp's file would be the owner's alone
+        Path(temporary).chmod(0o666 & ~umask)  # mkstemp creates a file that only its owner can read
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def write_output(path: str | Path, content: str | bytes) -> None:
 
 
 def safetensors_header(content: bytes) -> Any:
-    """What this program wrote into the header of a safetensors file; None where it wrote nothing."""
+    """What this program wrote into the header of a safetensors file, or None."""
     length = int.from_bytes(content[:LENGTH_BYTES], "little")
     try:
         written = json.loads(content[LENGTH_BYTES : LENGTH_BYTES + length])["__metadata__"][HEADER]
@@ -64,9 +64,9 @@ def safetensors_body(content: bytes) -> memoryview:
 
 
 FORMAT = 1
-"""Part of every run id; raised when configs come to mean something else, so that no old run is taken for a new one."""
+"""Part of every run id; it is raised when the meaning of configs changes, so that ids of old runs never match."""
 ID_DIGITS = 12
-"""Hexadecimal digits of a run id."""
+"""Number of hexadecimal digits in a run id."""
 
 
 def sha256(content: bytes | memoryview) -> str:

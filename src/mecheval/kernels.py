@@ -1,4 +1,4 @@
-"""How this package compiles a numba kernel."""
+"""The two ways in which this package compiles numba kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def kernel(function: F) -> F:
 
 
 def fast_kernel(function: F) -> F:
-    """As `kernel`, with additions reassociated and products fused, so that sums over an array vectorise."""
+    """Like `kernel`, but additions may be reordered and products fused, so that sums over arrays vectorise."""
     return _compile(function, fastmath=REASSOCIATED)
 
 
@@ -37,13 +37,13 @@ def _compile(function: F, **options: Any) -> F:
 
 
 def _sources(function: Callable[..., object]) -> set[tuple[str, ...]]:
-    """What the machine code of a kernel is made of: files with their sizes and times, and global values.
+    """Everything that a kernel's machine code depends on: files with their sizes and times, and global values.
 
-    A kernel that is defined below its caller is missing from the caller's globals, but then it stands in the same file.
+    A kernel that is defined below its caller is missing from the caller's globals, but it is then in the same file.
     """
     found: set[tuple[str, ...]] = set()
     functions = [function]
-    for caller in functions:  # which grows by what is called
+    for caller in functions:  # the list grows by the functions that are called
         file = Path(caller.__code__.co_filename).stat()
         found.add((caller.__module__, str(file.st_size), str(file.st_mtime_ns)))
         for name in _names(caller.__code__):

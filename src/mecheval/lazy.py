@@ -1,4 +1,4 @@
-"""Names of a package that are imported when first used, so that listing and reading results does not wait for torch."""
+"""Imports names of a package when they are first used, so that reading results does not load torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def lazily(package: str, files: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for a package: `files` says in which of its modules each public name is."""
+    """A `__getattr__` for a package; `files` maps each public name to the module that defines it."""
 
     def get(name: str) -> Any:
         if name in files:
@@ -22,10 +22,10 @@ def lazily(package: str, files: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def later(name: str) -> Any:
-    """What a later room calls `name` ("figures.heatmap.heatmap"), imported when it is used.
+    """The object called `name` ("figures.heatmap.heatmap") in a later room, imported when it is used.
 
-    Data flows one way, and imports with it; a table that can draw itself is the exception, and `tests/test_layers.py`
-    lists where it is made.
+    Imports follow the flow of data; a table that can draw itself is the exception, and `tests/test_layers.py`
+    lists where it is used.
     """
     module, _, what = f"mecheval.{name}".rpartition(".")
     return getattr(import_module(module), what)

@@ -21,11 +21,11 @@ from mecheval.errors import UserError
 PACKAGES = ("torch", "numpy", "numba", "safetensors", "duckdb", "pandas")
 VARIABLES = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
 GIT_SECONDS = 1.0
-"""Seconds that git may take to answer: longer than it ever should, so that a slow disk does not hold up training."""
+"""Longest time in seconds to wait for git, so that a slow disk does not delay training."""
 
 
 def environment() -> dict[str, Any]:
-    """Versions, code and machine of this process, as plain data; None stands for what cannot be found out."""
+    """Versions, code and machine of this process, as plain data, with None for unknown values."""
     commit, dirty = commit_of(Path(__file__).parent)
     return {
         "mecheval": _version("mecheval"),
@@ -44,9 +44,9 @@ def environment() -> dict[str, Any]:
 
 @contextmanager
 def growing_by(limit: int) -> Iterator[None]:
-    """Inside, this process can reserve at most so many more bytes of memory; then comes a MemoryError.
+    """Raise a MemoryError if this process reserves more than `limit` further bytes while the context lasts.
 
-    Where the system does not say how much it has reserved already (macOS), nothing is limited.
+    On systems that do not report how much is reserved (macOS), there is no limit.
     """
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -64,7 +64,7 @@ def growing_by(limit: int) -> Iterator[None]:
 
 
 def changed(*several: Mapping[str, Mapping[str, Any]]) -> str:
-    """How the parts of a run differ in what its last digits depend on, in words; empty when they do not differ."""
+    """How the environments of a run's parts differ, as far as its last digits depend on them; empty if they do not."""
     parts = {name: part for each in several for name, part in each.items() if name.startswith("training")}
     kinds = list(dict.fromkeys(f"{part.get('cpu')} ({part.get('capability')})" for part in parts.values()))
     if len(kinds) > 1:
@@ -74,9 +74,9 @@ def changed(*several: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def commit_of(package: Path) -> tuple[str | None, bool | None]:
-    """The commit of the checkout that tracks `package`, and whether the package has changes beside it.
+    """The commit of the repository that tracks `package`, and whether the package has uncommitted changes.
 
-    An installed package may lie inside the user's own repository, which does not track it: its commit says nothing.
+    An installed package may be inside a repository that does not track it, whose commit is irrelevant.
     """
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
     status = _git(package, "status", "--porcelain=v2", "--branch", "--", ".") if tracked else None
@@ -90,7 +90,7 @@ def commit_of(package: Path) -> tuple[str | None, bool | None]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """The answer of git, or None. Git takes no lock, so it cannot get in the way of the user's own commands."""
+    """The output of git, or None. Git takes no lock, so it does not interfere with the user's own commands."""
     elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
@@ -116,7 +116,7 @@ def _cpu() -> str | None:
 
 
 def _capability() -> str | None:
-    """The instructions that torch's kernels use, as AVX2; None where torch is not loaded."""
+    """The instruction set that torch's kernels use, such as AVX2; None if torch is not loaded."""
     torch = sys.modules.get("torch")
     return str(torch.backends.cpu.get_cpu_capability()) if torch else None
 
@@ -136,7 +136,7 @@ def cores() -> int:
 
 
 def machine_memory() -> int | None:
-    """Bytes of memory of this machine, or of its container; None where the system does not say."""
+    """The memory in bytes of this machine or its container; None if the system does not report it."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -148,9 +148,9 @@ def machine_memory() -> int | None:
 
 
 def check_fits(needed: int, what: str) -> None:
-    """Raise an error when `what`, which takes at least `needed` bytes, cannot fit this machine.
+    """Raise an error if `what`, which takes at least `needed` bytes, does not fit into this machine's memory.
 
-    Running out of memory would kill the process without a message, so this is asked before anything large is made.
+    Running out of memory would kill the process without a message, so this is called before large allocations.
     """
     there = machine_memory()
     if there is not None and needed > there:
@@ -160,7 +160,7 @@ def check_fits(needed: int, what: str) -> None:
 
 
 class Request:
-    """Whether a signal has come."""
+    """Whether a signal has arrived, and which."""
 
     signal: int | None = None
 
@@ -170,7 +170,7 @@ class Request:
 
 @contextmanager
 def stop_requests() -> Iterator[Request]:
-    """Inside, the first SIGINT or SIGTERM only sets the request; a second one interrupts at once."""
+    """While the context lasts, the first SIGINT or SIGTERM only sets the request; a second one interrupts at once."""
     request = Request()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield request

@@ -1,7 +1,7 @@
 """Plain data from text: YAML and JSON, read safely, strictly and in bounded time and memory.
 
-The result is text, numbers, true, false, null, lists and dictionaries, and nothing else. 3e-3 is a number, a date or
-time is text, and a name that is given twice is a mistake. YAML is built from its parser's events, one by one: there is
+The result consists of text, numbers, true, false, null, lists and dictionaries. 3e-3 is a number, a date or
+time is text, and a name that is given twice is an error. YAML is built from its parser's events, one by one: there is
 no recursion, and no object that a tag could ask for.
 """
 
@@ -23,13 +23,13 @@ from yaml.resolver import Resolver
 from mecheval.errors import UserError, in_one_line, shown
 
 MAX_BYTES = {"YAML": 1 << 24, "JSON": 1 << 26}
-"""Bytes of the largest file that is read, in a few seconds; a grammar over 8,192 terminals fits."""
+"""Largest size in bytes of a file, which is read in a few seconds; a grammar with 8,192 terminals fits."""
 MAX_VALUES = {"YAML": 800_000, "JSON": 1_200_000}
-"""Most values (texts, numbers, lists, ...) of a file, counted as if every alias were written out."""
+"""Largest number of values (texts, numbers, lists, ...) in a file, with every alias written out."""
 MAX_DEPTH = 100
-"""Most lists and mappings inside one another."""
+"""Largest depth of nested lists and mappings."""
 MAX_DIGITS = 100
-"""Most characters of a number; it still fits a float, and Python converts it at once."""
+"""Largest number of characters in a number, so that it still fits a float and Python converts it quickly."""
 
 _YAML = "tag:yaml.org,2002:"
 _PLAIN = [f"{_YAML}{kind}" for kind in ("null", "bool", "int", "float")]
@@ -44,10 +44,10 @@ _CONSTRUCTOR: Any = SafeConstructor()
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds."""
+    """The mapping in a YAML file."""
     data = load_file(path, "YAML")
     if not isinstance(data, dict):
-        raise UserError(f"{path} must hold names and values (got {type(data).__name__}).")
+        raise UserError(f"{path} must contain a mapping of names to values (got {type(data).__name__}).")
     return data
 
 
@@ -63,13 +63,13 @@ def load_file(path: str | Path, kind: str) -> Any:
 
 
 def read_text(path: str | Path, most: int) -> str:
-    """A file's text (UTF-8), if it is a regular file of at most `most` bytes: a pipe or a device could have no end."""
+    """The text (UTF-8) of a regular file of at most `most` bytes; a pipe or a device could be endless."""
     if "\0" in str(path):
         raise UserError(f"cannot read {shown(str(path))}: no file has a zero byte in its name.")
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise UserError(f"cannot read {path}: it is not a regular file.")
-        # Some files of /proc are called regular, but have nothing to read yet: they must not make the reader wait.
+        # Some files in /proc count as regular but have nothing to read yet; the reader must not wait for them.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             content = file.read(most + 1)
     except OSError as error:
@@ -103,7 +103,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The data that YAML describes; a `yaml.YAMLError` where it is not YAML, a `UserError` where it goes too far."""
+    """The data that YAML describes; raises `yaml.YAMLError` if it is not YAML, and `UserError` beyond the limits."""
     builder = _Builder()
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser is six times as fast
     line = 1
@@ -138,7 +138,7 @@ class _Builder:
     anchors: dict[str | None, tuple[Any, int]] = field(default_factory=dict)
 
     def take(self, event: yaml.Event) -> None:
-        """Take the next event; a `UserError` says what is wrong with it."""
+        """Process the next event; raises a `UserError` if it is not allowed."""
         if isinstance(event, yaml.ScalarEvent):
             self._add(_scalar(event), 1, event.anchor)
         elif isinstance(event, yaml.CollectionStartEvent):
@@ -153,7 +153,7 @@ class _Builder:
             self._add(done.value, done.size, done.anchor)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
-                raise UserError(f"the alias *{event.anchor} stands for nothing that has ended before it.")
+                raise UserError(f"the alias *{event.anchor} does not refer to an earlier value.")
             self._add(*self.anchors[event.anchor])
         elif isinstance(event, yaml.DocumentStartEvent):
             self.documents += 1
@@ -183,10 +183,10 @@ class _Builder:
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
-    """Text, a number, true, false or null."""
+    """The value of a scalar: text, a number, true, false or null."""
     text: str = event.value
     tag = event.tag
-    if tag is None and event.implicit[0] and ":" not in text:  # 1:30 would be 90
+    if tag is None and event.implicit[0] and ":" not in text:  # YAML 1.1 would read 1:30 as 90
         known = _RESOLVERS.get(text[:1], ())
         tag = next((resolved for resolved, pattern in known if pattern.match(text)), None)
     if tag in (None, "!", f"{_YAML}str"):
@@ -206,7 +206,7 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 
 
 def _short(text: str) -> str:
-    """The same text, unless it is too long for a number."""
+    """The text itself, or an error if it is too long for a number."""
     if len(text) > MAX_DIGITS:
         raise UserError(f"a number has more than {MAX_DIGITS} digits.")
     return text
@@ -241,6 +241,6 @@ _Dumper.add_representer(
 
 
 def dump_yaml(data: dict[str, Any]) -> str:
-    """`data` as YAML, in its own order."""
+    """`data` as YAML, in the given order."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
     return text

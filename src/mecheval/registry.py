@@ -1,4 +1,4 @@
-"""Classes by name; other packages add theirs through entry points."""
+"""Registries of classes by name, to which other packages can add theirs through entry points."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Elsewhere(Protocol[T_co]):
-    """A further source, beside entry points, of classes by name."""
+    """Another source of classes by name, besides entry points."""
 
     def names(self) -> list[str]:
         """All names, without loading anything."""
 
     def find(self, name: str) -> T_co | None:
-        """The class called `name`; None if there is no such name here."""
+        """The class called `name`, or None if there is no such class."""
 
 
 class Registry(Generic[T]):
@@ -40,7 +40,7 @@ class Registry(Generic[T]):
     ) -> None:
         self.kind, self.group, self._elsewhere, self._built_in = kind, group, elsewhere, built_in
         self._classes: dict[str, T] = {}
-        self._found: dict[str, T] = {}  # elsewhere; listed only as long as they are there
+        self._found: dict[str, T] = {}  # from `elsewhere`; listed only as long as they are there
 
     def register(self, name: str) -> Callable[[T], T]:
         """Class decorator: `@TASKS.register("ar")`."""
@@ -58,7 +58,7 @@ class Registry(Generic[T]):
         self._classes[name] = cls
 
     def registered(self) -> list[str]:
-        """The names of this package and of `register`, without a look at entry points."""
+        """The built-in and registered names, without those of entry points."""
         return [*self._built_in, *self._classes]
 
     def names(self) -> list[str]:

@@ -1,6 +1,6 @@
 """Random numbers that are the same on every machine and for every worker count.
 
-A document's draws depend on (seed, stream, document number) alone, never on what was drawn before it: each
+A document's random numbers depend only on (seed, stream, document number), not on earlier draws: each
 document gets its own SplitMix64 generator, whose start is a hash of those three. Everything is integer
 arithmetic; probabilities are compared as 53-bit integers, so no rounding differs between machines.
 
@@ -23,7 +23,7 @@ STREAMS = {
     "train": 1, "dev": 2, "test": 3, "corrupt": 4, "grammar": 5, "holdout": 6, "shuffle": 7, "dropout": 8, "control": 9,
     "corrupt value": 10, "corrupt query": 11, "corrupt swap": 12,
 }  # fmt: skip
-"""A number for each use of a seed, so that one seed serves all uses without overlap."""
+"""A number for each use of a seed, so that one seed can serve all uses independently."""
 
 ONE = 1 << 53
 """Probability 1 as the integer that cut points are compared with."""
@@ -51,7 +51,7 @@ def fold(key: np.uint64, number: np.uint64) -> np.uint64:
 
 
 def folded(keys: np.uint64 | U64, numbers: U64) -> U64:
-    """`fold` of whole arrays; it loads no kernel, which would take half a second."""
+    """`fold` of whole arrays without a kernel, which would take half a second to load."""
     scatter: Any = getattr(mix, "py_func", mix)
     result: U64 = scatter(keys ^ scatter(numbers + _WEYL))
     return result
@@ -97,9 +97,9 @@ def pick(state: U64, cuts: U64, low: int, high: int) -> int:
 
 
 class Draws:
-    """The generator that starts from a key, in plain Python: what it draws is what the kernels draw.
+    """The generator that starts from a key, in plain Python; it draws the same numbers as the kernels.
 
-    It is for the few draws of a grammar, because kernels take half a second to load.
+    It is used for the few draws of a grammar, because kernels take half a second to load.
     """
 
     def __init__(self, key: int) -> None:
@@ -120,7 +120,7 @@ class Draws:
     def dirichlet(self, n: int) -> NDArray[np.float64]:
         """A uniform draw from the n-simplex, (n,), summing to 1 exactly.
 
-        The gaps between n-1 sorted uniforms are uniform Dirichlet: no logarithm, so no machine-dependent digit.
+        The gaps between n-1 sorted uniform numbers have this distribution; no logarithm makes digits machine-dependent.
         """
         inner = np.sort(np.array([self.bits(53) for _ in range(n - 1)], dtype=np.int64))
         return np.diff(inner, prepend=0, append=ONE) / ONE

@@ -1,7 +1,7 @@
-"""Sites: activations that have a name, declared where they happen.
+"""Sites: named activations, declared where they happen.
 
-A module owns a `Tap` for each activation that someone may want to read or replace, and passes the activation through
-it: `q = self.q(q)`. With nobody listening that is one attribute look-up.
+A module owns a `Tap` for each activation that can be read or replaced, and passes the activation through
+it: `q = self.q(q)`. Without a listener, that is one attribute look-up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # reading results by site needs no torch
     from torch import Tensor, nn
 
 Kind = Literal["stream", "mixer", "mlp", "short_conv", "state", "weights", "head", "inside"]
-"""What an activation is to the rule behind the verdict.
+"""The kind of an activation, on which the rule for verdicts depends.
 
 stream: the residual stream at the input or output of a block; mixer, mlp: what enters and leaves these; short_conv: the
 output of a short convolution, inside a mixer or a Canon one; state: a recurrent state; weights: how much each token
@@ -26,10 +26,10 @@ weighs in the results of later ones; head: what one head adds to its mixer; insi
 
 
 class Site(str):
-    """The name of an activation, such as `blocks.1.mixer.conv`, with what it names: nobody parses the name.
+    """The name of an activation, such as `blocks.1.mixer.conv`, with its block, part and kind; names are never parsed.
 
     `block` counts from 0 (None for an activation outside all layers), `part` is the name inside the block. The sites of
-    a module from elsewhere have that module's own names.
+    other modules have the names of their submodules.
     """
 
     __slots__ = ("block", "kind", "part")
@@ -50,7 +50,7 @@ class Site(str):
 def sites_in(effects: pd.DataFrame) -> list[Site]:
     """The sites of a table of effects, from its columns site, block, part and kind.
 
-    The table may come from elsewhere: what has no part keeps its whole name, and a number that is no layer is none.
+    The table may come from elsewhere: a site without a part keeps its whole name, and an invalid layer becomes None.
     """
     columns = ["site", "block", "part", "kind"]
     if lacking := [name for name in columns if name not in effects]:
@@ -67,8 +67,8 @@ class Tap:
 
     `shape` names its axes, e.g. "B L D"; the axis called L is the position in the document. A listener gets the
     activation and returns what the model continues with. `readonly` marks what the model does not compute with (a
-    recurrent state, rebuilt for whoever reads it): listening there changes nothing. `heads` is how many heads lie on
-    axis 2, which is called H, HE (one head's numbers side by side) or PH (the first numbers of all heads come first).
+    recurrent state, rebuilt only for a listener): replacing it changes nothing. `heads` is the number of heads on
+    axis 2, which is called H, HE (the channels of one head are adjacent) or PH (those of all heads alternate).
     """
 
     __slots__ = ("heads", "kind", "listener", "name", "readonly", "shape")
@@ -81,17 +81,17 @@ class Tap:
         self.listener: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x itself, or what the listener makes of it."""
+        """x itself, or what the listener returns for it."""
         return x if self.listener is None else self.listener(x)
 
     @property
     def listening(self) -> bool:
-        """Whether someone reads or replaces this activation now."""
+        """Whether a listener reads or replaces this activation."""
         return self.listener is not None
 
     @property
     def position_axis(self) -> int:
-        """Which axis is the position in the document."""
+        """The number of the axis that is the position in the document."""
         return self.shape.split().index("L")
 
 

@@ -1,4 +1,4 @@
-"""Types and names that every room shares: batches, splits, roles, facts."""
+"""Types and names that all rooms share: batches, splits, roles and facts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Other tasks declare their own (`Task.roles`).
 """
 
 NOWHERE = -1
-"""The position of a role that a document does not have; it takes no part in that role's numbers."""
+"""The position of a role that a document does not have; the document then does not count for that role."""
 
 LAST = "last"
 """The state of a run that is reported, as in the paper: its last weights. The other state is `best`, chosen on dev."""
@@ -43,7 +43,7 @@ CANON = "ABCD"
 
 
 OFFSET = re.compile(r"(\w+)([+-]\d{1,6})")
-"""`value+2` is the position two after the last of the value, `value-1` the one before its first."""
+"""`value+2` is the second position after the end of the value, and `value-1` the one before its start."""
 
 
 def spoken(role: str) -> str:
@@ -53,20 +53,20 @@ def spoken(role: str) -> str:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What roles of a task's documents are for: interventions and verdicts read this, never the names of roles."""
+    """What the roles of a task's documents mean; interventions and verdicts use this, never the names of roles."""
 
-    key: str = "key"  # what the question repeats: without it, the answer is lost
-    value: str | None = "value"  # where the answer stands; None in a task without recall, which has no verdict
+    key: str = "key"  # what the question repeats; without it, the answer is lost
+    value: str | None = "value"  # the position of the answer; None in a task without recall, which has no verdict
     query: str = "query"  # the question, which ends at the prediction
     places: tuple[str, ...] = ("next_key", "divider")  # other roles at which a model may store an association
 
     @property
     def kinds(self) -> tuple[str, str, str]:
-        """The three kinds of positions that can hold the key's identity; in this order it moves through the layers."""
+        """The kinds of positions that can hold the key's identity, in the order in which it moves through layers."""
         return self.key, "between", "question"
 
     def like(self, role: str) -> str:
-        """The role of a framed document that stands for this one, or that an offset is counted from; else its name."""
+        """The corresponding role of a framed document, also for an offset from it; otherwise the role itself."""
         names = {self.key: "key", self.query: "query", self.value: "value"}
         base = OFFSET.fullmatch(role)
         return names.get(role, role) if base is None else f"{names.get(base[1], base[1])}{base[2]}"
@@ -75,11 +75,11 @@ class Meaning:
         """The role that a corruption of this kind replaces: key, value or query."""
         role = {"key": self.key, "value": self.value, "query": self.query}[kind]
         if role is None:
-            raise UserError("this task has no value in its documents: there is nothing to recall.")
+            raise UserError("the documents of this task have no value: there is nothing to recall.")
         return role
 
     def done(self, corruption: str) -> str:
-        """What a corruption has done to a document, in words, with the task's own names: `the key corrupted`."""
+        """What a corruption has done to a document, in words, with the task's role names: `the key corrupted`."""
         if corruption == "swap":
             return f"the {spoken(self.role('value'))} swapped with another pair's"
         return (
@@ -88,10 +88,10 @@ class Meaning:
 
 
 FRAMED = Meaning()
-"""What the roles of a framed document mean."""
+"""The meaning of the roles of a framed document."""
 
 RANDOM = "random"
-"""A control: a position before all questions that has no other role, drawn for each document."""
+"""A control role: a random position of each document before all questions, without any other role."""
 
 SPANS = {
     "between": "all positions after the key and before the query",
@@ -99,12 +99,12 @@ SPANS = {
     "body": "all positions before the query",
     "others": "the positions between key and query that have no name and lie no nearer than four after key and value",
 }
-"""Roles of several positions that every document has, whatever its task; they are replaced together."""
+"""Roles of several positions that documents of every task have; the positions are replaced together."""
 RESERVED = (*SPANS, RANDOM, "joint")
-"""Names that a task cannot give to a role of its own."""
+"""Names that a task cannot give to its roles."""
 
 ALL_ROLES = ("key", "value", "next_key", "divider", "query", "bos", RANDOM)
-"""Roles of a framed document in the order in which maps show them; those of other tasks stand before `random`."""
+"""Roles of a framed document in the order in which maps show them; roles of other tasks come before `random`."""
 
 
 def in_order(roles: Iterable[str]) -> list[str]:
@@ -114,53 +114,53 @@ def in_order(roles: Iterable[str]) -> list[str]:
 
 
 def carriers(roles: Iterable[str]) -> list[str]:
-    """Those of the roles on maps at which a model can carry an association from the key to the answer."""
+    """The roles at which a model can carry an association from the key to the answer."""
     return [role for role in in_order(roles) if role not in ("divider", "bos", RANDOM)]
 
 
 CARRIERS = ("key", "value", "next_key", "query")
-"""Those of a framed document."""
+"""The carriers of a framed document."""
 
 
 def is_on_maps(role: str) -> bool:
-    """Whether maps show a stored role: one of a task's own, or `random`. The others are evidence for a verdict."""
+    """Whether maps show a stored role, that is, a task's role or `random`; the others are evidence for a verdict."""
     return role not in SPANS and OFFSET.fullmatch(role) is None
 
 
 Corruption = Literal["key", "value", "query", "swap"]
 CORRUPTIONS: tuple[Corruption, ...] = get_args(Corruption)
-"""What a corrupted document has lost.
+"""The kinds of corruption.
 
 key: the key is another symbol, as in the paper; value: the value is another symbol; query: the question asks for a
-symbol that the document does not have; swap: the asked pair and another one exchange their values, so that a particular
+symbol that the document does not have; swap: the asked pair and another pair exchange values, so that a particular
 other answer becomes right.
 """
 
 Direction = Literal["restore", "destroy", "control"]
-"""What an interchange intervention does.
+"""The direction of an interchange intervention.
 
 restore: put a clean activation into the corrupted run (is it sufficient?); destroy: put a corrupted activation into the
 clean run (is it necessary?); control: put the clean activation of *another* document into the corrupted run.
 """
 
 MISSING = "–"
-"""What stands for a value that is not there, in every table and chart."""
+"""The sign for a missing value in all tables and charts."""
 
 SHORT_CONVOLUTIONS = ("conv", "q_conv", "k_conv", "v_conv", "shift")
 """Names of sites with the output of a short convolution inside a mixer."""
 CANON_B = ("canon_b", "canon_b_q", "canon_b_k", "canon_b_v")
-"""Sites of Canon B: one where a single map makes q, k and v, else three. Those of A, C and D are canon_a, ..."""
+"""Sites of Canon B: one if a single map makes q, k and v, otherwise three; A, C and D have canon_a, ..."""
 
 FACTS = ("pairs", "distance", "depth", "eligible")
 """Numbers about a document that studies condition on.
 
 pairs: associations in the body (AR pairs, ATR edges); distance: value position minus key position;
-depth: edges from the tree's root to the key (0 where there is no tree); eligible: queries it could have asked.
+depth: edges from the tree's root to the key (0 without a tree); eligible: number of queries that could be asked.
 """
 
 
 def canon_letters(given: str) -> str:
-    """The letters of a choice of Canon convolutions in their order; each may be there once, in either case."""
+    """The letters of a choice of Canon convolutions, sorted; each may be given once, in upper or lower case."""
     letters = "".join(letter for letter in CANON if letter in given.upper())
     if sorted(given.upper()) != list(letters):
         raise UserError(f"canon: give some of the letters {', '.join(CANON)}, each once (got {shown(given)}).")
@@ -193,9 +193,9 @@ def has_role(positions: Tensor) -> Tensor:
 class Batch:
     """n documents, padded to the longest.
 
-    `answers` and `roles` are about one question of each document: the first, or another (`Task.about`). A document with
+    `answers` and `roles` describe one question of each document, the first or another (`Task.about`). A document with
     k questions is trained on all of them: `targets[i, j]` is to be predicted from the logits at `predict_at[i, j]`.
-    A role of one token has positions (n,); one of several has (n, m), in order, filled up with NOWHERE at the end.
+    A role of one token has positions (n,); a role of several has (n, m), in order and padded with NOWHERE.
     """
 
     tokens: Tensor  # (n, L) int64, padded with 0
@@ -216,7 +216,7 @@ class Batch:
         return len(self.tokens)
 
     def __getitem__(self, rows: slice | Tensor) -> Batch:
-        """The same batch with only these documents (a slice, or row numbers), not cut to a shorter length."""
+        """The same batch with only these documents (a slice, or row numbers), padded to the same length."""
         return self._each(lambda tensor: tensor[rows])
 
     def to(self, device: torch.device | str) -> Batch:
@@ -234,7 +234,7 @@ class Batch:
         return Batch(**changed)
 
     def questions(self) -> Questions:
-        """The predictions alone: documents cut after the last of them."""
+        """The documents cut after their last prediction, with positions and targets."""
         return Questions(self.tokens[:, : int(self.predict_at.max()) + 1], self.predict_at, self.targets)
 
 

@@ -37,7 +37,7 @@ def test_a_run_becomes_a_pretrained_model(tmp_path: Path, command: Command, monk
         load_pretrained("ar-mamba-16", to)
     [path] = pretrained_files(to).values()
     path.rename(path.with_name("ar-mamba-16.safetensors"))
-    with pytest.raises(UserError, match="is damaged: it holds ar-attention-16"):
+    with pytest.raises(UserError, match="is damaged: it contains ar-attention-16"):
         load_pretrained("ar-mamba-16", to)
     path.with_name("ar-mamba-16.safetensors").write_bytes(folder.read_file("weights/last.safetensors")[:-1] + b"x")
     with pytest.raises(UserError, match="its tensors do not match their checksum"):

@@ -216,7 +216,7 @@ def test_shares_are_read_where_the_verdict_says(tmp_path: Path) -> None:
         (["grammar", "--split", "tset"], "unknown split 'tset'. Did you mean 'test'?"),
         (["grammar", "--document", "-1"], "there is no document -1; they count from 0."),
         (["example", "zzz", "--store", "STORE"], "no run starts with 'zzz'. There are: RUN."),
-        (["example", "RUN", "--store", "STORE", "--document", "16"], "there is no document 16; the run is scored on"),
+        (["example", "RUN", "--store", "STORE", "--document", "16"], "there is no document 16; the run is evaluated"),
         (["example", "RUN", "--store", "STORE", "--site", "blocks.9.input"], "unknown site 'blocks.9.input'."),
         (["example", "RUN", "--store", "STORE", "--save", "a"], "cannot write a figure as 'a'"),
         (["mechanisms", "--store", "STORE", "--study", "ar"], "no run of task 'ar' in STORE has a verdict on test; "),

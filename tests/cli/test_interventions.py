@@ -123,9 +123,9 @@ def test_a_new_edit_is_one_class_and_goes_through_command_store_and_map(
     assert Store(store[1]).folder(run).problems() == []
     for edit, message in (
         ("other", "unknown edit 'other'. Choices: mean, noise, scale, zero."),
-        ("zero=1", "edit 'zero=1' has other numbers than it needs; write zero."),
-        ("noise", "edit 'noise' has other numbers than it needs; write noise=<std>."),
-        ("noise=nan", "edit 'noise=nan' has other numbers than it needs; write noise=<std>."),
+        ("zero=1", "edit 'zero=1' does not have the numbers that it needs; write zero."),
+        ("noise", "edit 'noise' does not have the numbers that it needs; write noise=<std>."),
+        ("noise=nan", "edit 'noise=nan' does not have the numbers that it needs; write noise=<std>."),
     ):
         code, _, err = command("intervene", run, "--edit", edit, *store)
         assert (code, message in err) == (2, True), err
@@ -214,10 +214,10 @@ def test_a_run_that_learnt_nothing(command: Command, tmp_path: Path) -> None:
         ),
         (["explain", "zzz"], "no run starts with 'zzz'. There are: RUN."),
         (["explore", ".", "--state", "best"], "--state is for runs; a checkpoint on disk has one state."),
-        (["explore", "RUN", "--document", "16"], "there is no document 16; the run is scored on documents 0 to 15."),
+        (["explore", "RUN", "--document", "16"], "there is no document 16; the run is evaluated on documents 0 to 15."),
         (["intervene", "RUN", "--sites", "heads", "--edit", "zero"], "--edit is about whole sites; leave out --sites"),
-        (["explain", "RUN", "--document", "16"], "there is no document 16; the run is scored on documents 0 to 15."),
-        (["explain", "RUN", "--document", "-1"], "there is no document -1; the run is scored on documents 0 to 15."),
+        (["explain", "RUN", "--document", "16"], "there is no document 16; the run is evaluated on documents 0 to 15."),
+        (["explain", "RUN", "--document", "-1"], "there is no document -1; the run is evaluated on documents 0 to 15."),
         (["explain", "RUN", "--state", "first"], "unknown state 'first'."),
         (["explain", "RUN", "--split", "tset"], "unknown split 'tset'."),
         (

@@ -175,10 +175,10 @@ def test_a_mistake_is_one_line_that_names_field_and_choices(options: dict[str, A
         ("mixer: attention\ndata: {steps: 1}", "a run config needs a task. Choices: ar, atr,"),
         ("task: ar\nmixer: attention", "data: give steps or epochs."),
         ("task: {pairs: 8}\nmixer: attention\ndata: {steps: 1}", "task.name is missing. Choices: ar, atr,"),
-        ("task: ar\nmixer: attention\nmodel: 64", "model: must hold names and values (got 64)."),
+        ("task: ar\nmixer: attention\nmodel: 64", "model: must be a mapping of names to values (got 64)."),
         ("task: ar\ntask: atr", "line 2: 'task' is given twice"),
         ("task: [", "is not YAML"),
-        ("- task", "must hold names and values (got list)"),
+        ("- task", "must be a mapping of names to values (got list)"),
         (
             "task: !!python/object/apply:os.system ['true']",
             "line 1: the tag tag:yaml.org,2002:python/object/apply:os.system is",

@@ -114,7 +114,7 @@ def test_a_task_about_text_gets_the_checkpoints_tokenizer(monkeypatch: pytest.Mo
 def test_what_is_wrong_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"there is no folder .*nowhere; a checkpoint is a folder with config.json"):
         me.evaluate(str(tmp_path / "nowhere"), small())
-    with pytest.raises(UserError, match=r"is no Hugging Face checkpoint: it has no config.json"):
+    with pytest.raises(UserError, match=r"is not a Hugging Face checkpoint: it has no config.json"):
         load_checkpoint(tmp_path)
     folder = saved("GPT2", tmp_path / "gpt2")
     weights = folder / "model.safetensors"
@@ -132,7 +132,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     weights.write_bytes(kept)
     data = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**data, "n_layer": 3}))
-    with pytest.raises(UserError, match=r"is no whole language model: it has no weights for transformer.h.2"):
+    with pytest.raises(UserError, match=r"is not a complete language model: it has no weights for transformer.h.2"):
         load_checkpoint(folder)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r"checkpoints need transformers: pip install 'mecheval\[hf\]'"):

@@ -139,7 +139,7 @@ def test_a_name_that_both_have_is_the_mixers() -> None:
     ("given", "message"),
     [
         ({"options": {"widht": 3}}, "unknown option of Good 'widht'. Did you mean 'width'? Choices: batch_size, bet"),
-        ({"options": {"d_model": 3}}, "Good: 'd_model' cannot be an option: the scale says how wide models are."),
+        ({"options": {"d_model": 3}}, "Good: 'd_model' cannot be an option: the scale sets the width of models."),
         ({"options": {"width": torch.nn}}, "Good: option 'width' must be plain data"),
         ({"options": {"width": float("nan")}}, "Good: option 'width' must be plain data"),
         ({"options": {"tasks.pairs": 3}}, "unknown part of a run config 'tasks'. Did you mean 'task'?"),
@@ -301,7 +301,7 @@ def test_an_interrupted_call_says_how_to_go_on(tmp_path: Path, monkeypatch: pyte
         raise Stopped(signal.SIGINT)
 
     monkeypatch.setattr(HereEngine, "run", stopped)
-    with pytest.raises(KeyboardInterrupt, match="progress is saved, and the same call resumes from there"):
+    with pytest.raises(KeyboardInterrupt, match="progress is saved, and the same call resumes"):
         me.evaluate(Good, store=tmp_path, compare=False)
 
 

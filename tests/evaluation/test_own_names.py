@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_imported_is_one_line(tmp_path: Path, text: str, m
         ("mine.py", "name a class in the file, mine.py:MyMixer; torch modules there: Mine, Other."),
         ("Mine", "name a file and a class in it, path/to/file.py:MyMixer (got 'Mine')."),
         ("mine.py:Mnie", "unknown torch module in mine.py 'Mnie'. Did you mean 'Mine'? Choices: Mine, Other."),
-        ("mine.py:make", "make in mine.py is no class, but of type function; give a torch module class."),
+        ("mine.py:make", "make in mine.py is not a class but a function; give a torch module class."),
         ("mine.py:Helper", "Helper in mine.py is not a torch module; write `class Helper(torch.nn.Module)`."),
     ],
 )

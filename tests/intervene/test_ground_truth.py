@@ -65,7 +65,7 @@ def test_some_rows_alone_are_no_evidence() -> None:
     effects = me.interchange(
         handmade("conv_direct", task, layer=1), clean, task.corrupt(clean), ["blocks.1.input"], CARRIERS
     )
-    with pytest.raises(UserError, match="without the evidence that decides"):
+    with pytest.raises(UserError, match="without the evidence for a verdict"):
         me.verdict(pd.DataFrame(effects.to_dict("records")))
 
 

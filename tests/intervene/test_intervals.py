@@ -217,5 +217,5 @@ def test_mistakes_are_one_line() -> None:
         mean_interval(x, [0, 1])
     with pytest.raises(UserError, match="2 runs need as many arrays of clusters, not 1"):
         mean_interval([x, x], [np.arange(3)])
-    with pytest.raises(UserError, match="level must lie between 0 and 1, not at 95"):
+    with pytest.raises(UserError, match=r"level must be between 0 and 1 \(got 95"):
         mean_interval(x, level=95)

@@ -78,7 +78,7 @@ def test_a_task_without_recall_has_no_verdict_and_says_why() -> None:
     found = me.evaluate(Clerk(), task, n=40, compare=False)
     assert str(found.verdict).startswith("undetermined: this task asks for no recall that could be named")
     assert found.effects["share"].max() > 0.9
-    with pytest.raises(UserError, match="no value in its documents"):
+    with pytest.raises(UserError, match="the documents of this task have no value"):
         task.corrupt(clean, kind="value")
 
 

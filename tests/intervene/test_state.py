@@ -120,5 +120,5 @@ def test_mistakes_name_the_choices(mixer: str, arguments: dict[str, object], mes
 
 
 def test_only_models_of_ours_have_states() -> None:
-    with pytest.raises(UserError, match="the state of a mixer is replaced in an LM"):
+    with pytest.raises(UserError, match="the state of a mixer can only be replaced in an LM"):
         me.state_sweep(torch.nn.Linear(2, 2), *pairs(), [0])  # type: ignore[arg-type]

@@ -230,7 +230,7 @@ def test_documents_that_disagree_leave_it_undetermined() -> None:
 def test_a_table_without_evidence_is_refused() -> None:
     """A verdict from whatever rows a table happens to have would depend on where one looked."""
     table = effects(INDUCTION)
-    with pytest.raises(UserError, match="without the evidence that decides"):
+    with pytest.raises(UserError, match="without the evidence for a verdict"):
         verdict(pd.DataFrame(table.to_dict("records")))
     with pytest.raises(UserError, match="at least one table"):
         verdict([])

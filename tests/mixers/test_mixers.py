@@ -115,7 +115,7 @@ def test_state_sizes_worked_by_hand(name: str, layer: int, options: dict[str, An
         ("sliding_attention", 16, {"window": 0}, "sliding_attention: window: input should be greater than or equal"),
         ("base_conv", 16, {"kernel_size": 0}, "a kernel size is 1 to 4096, or -1"),
         ("base_conv", 16, {"kernel_size": [3, -2]}, "a kernel size is 1 to 4096, or -1"),
-        ("base_conv", 16, {"kernel_size": []}, "name 1 to 1000 kernel sizes"),
+        ("base_conv", 16, {"kernel_size": []}, "give 1 to 1000 kernel sizes"),
         ("based", 16, {"kernel_size": -3}, "a kernel size is 1 to 4096, or -1"),
         ("h3", 15, {}, "h3: d_model=15 is not a multiple of head_dim=2"),
     ],

@@ -162,7 +162,7 @@ def test_a_file_that_says_it_is_huge_is_not_read(store: Store, monkeypatch: pyte
     put(store, "history", [{**HISTORY[0], "step": step} for step in range(50)])
     monkeypatch.setattr(tables, "MOST_ROWS", 40)
     with pytest.warns(
-        StoreWarning, match=rf"run {ID} is left out: .*history\.parquet .* it has 50 rows of .* bytes; at"
+        StoreWarning, match=rf"run {ID} is left out: .*history\.parquet .* it has 50 rows and .* bytes; the limits"
     ):
         taken = Snapshot(store, ("history",))
     assert set(taken.history()["run"]) == {OTHER}

@@ -1,4 +1,4 @@
-"""From a model to numbers: metrics, scores, effects of interventions and the verdict. One way for every room."""
+"""From a model to numbers: metrics, scores, effects of interventions and the verdict, for all other rooms."""
 
 from typing import TYPE_CHECKING
 

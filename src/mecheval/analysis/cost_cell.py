@@ -1,8 +1,8 @@
-"""The program that measures one mixer at several lengths, each in a process of its own, whose peak memory is its own.
+"""The program that measures one mixer at several lengths, each in a separate process, so that peak memory is separate.
 
 `python -m mecheval.analysis.cost_cell JSON`, with the arguments of `main` as JSON, prints a line of JSON for each
 length. Processes are forked after everything is imported, which takes longer than most measurements. Times are
-processor time of one thread, and the least of several calls counts: other programs on the machine can only add to it.
+CPU time of one thread, and the shortest of several calls counts, because other programs can only add to it.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from mecheval.ops import dispatch
 from mecheval.ops.adamw import AdamW
 
 VOCABULARY, LAYERS, SHORT, LEARNING_RATE = 64, 2, 16, 1e-3
-"""Symbols and layers of the models, and the length of the calls that load kernels before anything is measured."""
+"""Symbols and layers of the models, length of the warm-up calls that load kernels, and learning rate of the steps."""
 FEWEST, MOST, SECONDS = 5, 20, 0.5
-"""Fewest and most calls of a function, of which the fastest counts, and the seconds after which the fewest suffice."""
+"""Smallest and largest number of calls, of which the fastest counts, and seconds after which the smallest is enough."""
 OUT_OF_MEMORY = (
     "can't allocate memory", "MemoryError", "Cannot allocate memory", "failed to map segment",
     "could not create a primitive",
 )  # fmt: skip
-"""What torch and oneDNN say when there is no more memory."""
+"""Parts of the messages of torch and oneDNN when memory has run out."""
 MOVES = ("clone", "copy", "_to_copy", "fill", "zero", "where", "masked_fill")
 """Pointwise operations that only move numbers."""
 SUMS = ("sum", "mean", "prod", "norm", "softmax")
-"""Parts of the names of operations that make few numbers from many."""
+"""Parts of the names of operations that reduce many numbers to few."""
 MEGABYTE = 2**20
 
 
 def main(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds: float) -> None:
-    """Print what a model of each length costs, from the shortest to the first that does not fit.
+    """Print the cost of a model at each length, from the shortest to the first that does not fit.
 
-    `memory` (in bytes) and `seconds` are what one length may take; `fits` is yes, or which of them was too little.
+    `memory` (in bytes) and `seconds` limit each length; `fits` is yes, or the limit that was exceeded.
     """
     torch.set_num_threads(1)
     lm = model(mixer, SHORT, d_model)
-    with torch.no_grad():  # gradients are the children's: a process that has taken some may not be forked
+    with torch.no_grad():  # only children compute gradients, because a process that has done so must not be forked
         lm(torch.zeros(1, SHORT, dtype=torch.long))
     for length in lengths:
         there, here = os.pipe()
         child = os.fork()
         if not child:
-            signal.setitimer(signal.ITIMER_REAL, seconds)  # whose signal ends the process
+            signal.setitimer(signal.ITIMER_REAL, seconds)  # its signal ends the process
             resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
             os.write(here, _outcome(mixer, length, d_model).encode())
             os._exit(0)
@@ -73,7 +73,7 @@ def main(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds:
 
 
 def _outcome(mixer: str, length: int, d_model: int) -> str:
-    """What was measured as JSON; or that memory was too little; or the problem in a line."""
+    """The measurement as JSON, or that memory has run out, or the problem in one line."""
     try:
         return json.dumps({"fits": "yes"} | measure(mixer, length, d_model))
     except Exception as error:  # whatever a mixer raises
@@ -113,7 +113,7 @@ def measure(mixer: str, length: int, d_model: int) -> dict[str, Any]:
 
 
 def model(mixer: str, length: int, d_model: int) -> LM:
-    """The model that is measured: two layers without positions, made for documents of `length` tokens and one more."""
+    """The model that is measured: two layers without position embeddings, for documents of `length` + 1 tokens."""
     known = options_of(mixer)
     long = known is not None and "l_max" in known.model_fields
     options = {"l_max": length + 1} if long else {}
@@ -123,7 +123,7 @@ def model(mixer: str, length: int, d_model: int) -> LM:
 class Counting(TorchDispatchMode):
     """Counts additions and multiplications.
 
-    Matrix products are counted exactly, and any other arithmetic as one for each number that it makes or sums up.
+    Matrix products are counted exactly, and any other arithmetic as one operation per number produced or summed.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Counting(TorchDispatchMode):
 
 
 def _milliseconds(call: Callable[[], object]) -> float:
-    """The least processor time of some calls after a first one, which does not count."""
+    """The shortest CPU time of several calls in milliseconds, after a warm-up call."""
     call()
     times: list[float] = []
     while len(times) < FEWEST or (len(times) < MOST and sum(times) < SECONDS):
@@ -154,9 +154,9 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 
 def _peak(again: bool = False) -> int:
-    """Bytes of memory that this process has held at most; `again` starts anew from what it holds now.
+    """The peak memory of this process in bytes; `again` resets it to what the process holds now.
 
-    Where the system cannot start anew, the peak so far is counted as held.
+    On systems that cannot reset it, the peak so far remains.
     """
     if again:
         with contextlib.suppress(OSError):

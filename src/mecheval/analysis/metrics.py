@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 AT_ONCE = 64
-"""Documents in one pass of `ladder`."""
+"""Number of documents in one pass of `ladder`."""
 Metric = Callable[[Tensor, Tensor], Tensor]
 METRICS: Registry[Metric] = Registry("metric", "mecheval.metrics")
 
@@ -40,7 +40,7 @@ def likelihood(logits_BV: Tensor, answers_B: Tensor) -> Tensor:
 
 @METRICS.register("accuracy")
 def accuracy(logits_BV: Tensor, answers_B: Tensor) -> Tensor:
-    """1 where the answer is the likeliest token, else 0."""
+    """1 if the answer is the likeliest token, else 0."""
     return (logits_BV.argmax(-1) == answers_B).double()
 
 
@@ -51,7 +51,7 @@ def loss(logits_BV: Tensor, answers_B: Tensor) -> Tensor:
 
 
 def metrics() -> dict[str, Metric]:
-    """Every metric by name; looking for entry points takes milliseconds, so they are looked for once."""
+    """All metrics by name, cached because looking for entry points takes milliseconds."""
     return {name: METRICS.get(name) for name in sorted({*METRICS.registered(), *_plugged()})}
 
 
@@ -65,7 +65,7 @@ class Scores:
     """Means over all predictions of all documents."""
 
     values: Mapping[str, float]  # metric -> mean
-    n: int  # predictions
+    n: int  # number of predictions
 
     @property
     def accuracy(self) -> float:
@@ -84,12 +84,12 @@ class Scores:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """What makes one state better than another: accuracy, then likelihood."""
+        """The key by which states are compared: accuracy, then likelihood."""
         return self.accuracy, self.likelihood
 
     @property
     def finite(self) -> bool:
-        """False for a model that has diverged."""
+        """Whether all scores are finite, which they are not if the model has diverged."""
         return math.isfinite(self.loss)
 
     def rows(self, state: str, step: int, split: str) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ class Scores:
         return [{**place, "metric": name, "value": value, "n": self.n} for name, value in self.values.items()]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `read` gives the same scores again."""
+        """The scores as plain data, from which `read` makes the same scores."""
         return {**self.values, "n": self.n}
 
     @classmethod
@@ -108,7 +108,7 @@ class Scores:
 
 @torch.inference_mode()
 def score(model: nn.Module, pieces: Iterable[Questions]) -> Scores:
-    """Score a model in evaluation mode; it is left in the mode in which it came.
+    """Score a model in evaluation mode; afterwards it is in its previous mode.
 
     `model` is an `LM`, which computes logits only where there is a prediction, or any module from tokens (B, L) to
     logits (B, L, V).
@@ -139,7 +139,7 @@ def ladder(
     """Accuracy and likelihood of a finished run by a fact of its documents, such as depth or distance.
 
     A row for each value of the fact, with the number of documents that have it and the 95 % interval of their accuracy
-    (low, high); each document is asked its first question.
+    (low, high). Only the first question of each document counts.
     """
     import pandas as pd
 

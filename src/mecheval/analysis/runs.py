@@ -1,4 +1,4 @@
-"""From a model, or a trained run, to effects and a verdict: the one way, with what is kept of them in the store."""
+"""From a model, or a trained run, to effects and a verdict (`measure`, `probe`), and how the store keeps them."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 DIRECTIONS = ("restore", "destroy", "both")
-"""Directions in which a run is intervened on."""
+"""The directions of interventions on a run."""
 MOST_SWEPT = 256
-"""Documents on which states are swept unless another number is asked for; each is run once for every position."""
+"""Default number of documents for a sweep of states; each is run once for every position."""
 CELL = ["site", "role", "corruption", "direction"]
 """Columns that identify one intervention on one model."""
 FINDING = ("label", "layer", "stored_by", "stored_at", "found_by")
-"""Parts of a finding that have a column of their own."""
+"""Parts of a finding that have their own columns."""
 STANDARD = ("key", "restore")
-"""The corruption and the direction that verdicts are about, as in the paper."""
+"""The corruption and the direction on which verdicts are based, as in the paper."""
 Row = dict[str, Any]
 """A row of one of the store's tables, by column."""
 PLACE = ("state", "step", "split")
@@ -51,13 +51,13 @@ PLACE = ("state", "step", "split")
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What interventions say about a model: the effects at every site and role, and the verdict."""
+    """The effects of interventions on a model at every site and role, and the verdict."""
 
     effects: pd.DataFrame
     verdict: Verdict
 
     def rows(self, state: str, step: int, split: str) -> dict[str, list[dict[str, Any]]]:
-        """Rows of the store's tables `effects` and `verdicts`; what is not a number is missing."""
+        """Rows of the store's tables `effects` and `verdicts`; NaN becomes None."""
         import pandas as pd
 
         place = dict(zip(PLACE, (state, step, split), strict=True))
@@ -78,7 +78,7 @@ class Measured:
 
 
 def judged_on(task: Task, n: int, split: str, seed: int, corruption: str = "key") -> tuple[Batch, Batch]:
-    """Clean and corrupted documents on which a model is judged: each about one of its queries, all queries in turn."""
+    """Clean and corrupted documents for judging a model, each about one of its queries, all queries in turn."""
     clean = task.each_query_in_turn(task.sample(n, split, seed))
     return clean, task.corrupt(clean, seed, corruption)
 
@@ -86,23 +86,23 @@ def judged_on(task: Task, n: int, split: str, seed: int, corruption: str = "key"
 def measure(
     model: nn.Module, clean: Batch, corrupted: Batch, sites: Sequence[str] | None = None, depths: Depths | None = None
 ) -> Measured:
-    """Put clean activations back into the corrupted run, at all sites (or these) and roles, and judge the effects."""
+    """Patch clean activations into the corrupted run at all roles and sites (or these), and judge the effects."""
     effects = interchange(model, clean, corrupted, sites, depths=depths)
     return Measured(effects, verdict(effects))
 
 
 def rows_of(effects: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[Row]:
-    """Effects as rows of the store's table, at a state, step and split (`place`); what is not a number is missing."""
+    """Effects as rows of the store's table, with the state, step and split of `place`; NaN becomes None."""
     blank = {"share_low": None, "share_high": None}
     return [{**place, **blank, **{name: _plain(value) for name, value in row.items()}} for row in effects]
 
 
 def beside(new: Sequence[Row], before: Sequence[Row], *, judged: bool) -> list[Row]:
-    """New rows of table `effects`, and those from `before` of the same state and split that stay beside them.
+    """New rows of table `effects`, and the rows of `before`, of the same state and split, that are kept.
 
-    Rows of other corruptions and directions stay, those of heads unless heads are new, and the evidence of a verdict
-    (other roles than maps show, or rows with an interval) unless a verdict was `judged` anew. Of one intervention that
-    is in both, the row about more documents stays, with the interval that is known.
+    Rows of other corruptions and directions are kept, those of heads unless heads are new, and a verdict's evidence
+    (roles that maps do not show, or rows with an interval) unless a new verdict was `judged`. Of one intervention that
+    is in both, the row with more documents is kept, with the known interval.
     """
     rows = {tuple(row[name] for name in CELL): row for row in new}
     places = {tuple(row[name] for name in PLACE) for row in new}
@@ -124,7 +124,7 @@ def beside(new: Sequence[Row], before: Sequence[Row], *, judged: bool) -> list[R
 
 
 def _about(row: Row) -> tuple[str, str, bool]:
-    """Which interventions a row belongs to: those of a corruption and direction, on heads or on whole sites."""
+    """The group of a row: its corruption and direction, and whether it is about a head."""
     return row["corruption"], row["direction"], row["kind"] == "head"
 
 
@@ -133,7 +133,7 @@ def _plain(value: Any) -> Any:
 
 
 class Trained(NamedTuple):
-    """A run's model with what it was trained on."""
+    """A run's model with its config and task."""
 
     config: RunConfig
     task: Task
@@ -142,7 +142,7 @@ class Trained(NamedTuple):
 
 
 def load_run(folder: RunFolder, state: str = LAST) -> Trained:
-    """The model of a finished run, or of a published one, of which there is only the last state."""
+    """The model of a finished run, or of a published run, which has only the last state."""
     if state == LAST and (published := published_model(folder)) is not None:
         return published
     name = weights_of(folder, state)
@@ -150,13 +150,13 @@ def load_run(folder: RunFolder, state: str = LAST) -> Trained:
     lm, origin = read_weights(folder.read_file(name), str(folder.path / name))
     if (origin["run"], origin.get("state")) != (folder.id, state):
         of = f"{str(origin.get('state'))[:80]} state of run {origin['run']}"
-        raise StoreError(f"{folder.path / name} is damaged: it holds the {of}.")
+        raise StoreError(f"{folder.path / name} is damaged: it contains the {of}.")
     config = RunConfig.read(origin["config"])
     return Trained(config, config.build_task(), lm, origin["step"])
 
 
 def published_model(folder: RunFolder) -> Trained | None:
-    """The model of a published run, whose weights lie beside the runs; None if they are not published."""
+    """The model of a published run, or None if its weights are not published."""
     for path in pretrained_files(folder.path.parents[1]).values():
         if pretrained_origin(path)["run"] == folder.id:
             lm, origin = load_weights(path)
@@ -168,7 +168,7 @@ def published_model(folder: RunFolder) -> Trained | None:
 def documents(
     task: Task, config: RunConfig, split: str, n: int | None = None, corruption: str = "key"
 ) -> tuple[Batch, Batch]:
-    """Clean and corrupted documents that a run is judged on."""
+    """The clean and corrupted documents on which a run is judged."""
     return judged_on(task, config.evaluate.documents if n is None else n, split, config.evaluate.seed, corruption)
 
 
@@ -176,7 +176,7 @@ def document(trained: Trained, number: int, split: str) -> tuple[Batch, Batch]:
     """One of those documents, clean and corrupted."""
     n = trained.config.evaluate.documents
     if not 0 <= number < n:
-        raise UserError(f"there is no document {number}; the run is scored on documents 0 to {n - 1}.")
+        raise UserError(f"there is no document {number}; the run is evaluated on documents 0 to {n - 1}.")
     clean, corrupted = documents(trained.task, trained.config, split)
     return clean[number : number + 1], corrupted[number : number + 1]
 
@@ -184,12 +184,12 @@ def document(trained: Trained, number: int, split: str) -> tuple[Batch, Batch]:
 def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | None = None) -> Measured:
     """Intervene on a finished run at all sites and roles.
 
-    The effects and the verdict are stored with the run, unless they are from another number of documents (`n`) than
-    it is evaluated on, or the run is a published one.
+    The effects and the verdict are stored with the run, unless the number of documents (`n`) differs from the one that
+    the run is evaluated on, or the run is a published one.
     """
     keep = n is None and not is_published(folder)
     if keep:
-        folder.check_writable()  # before anything is computed that could not be kept
+        folder.check_writable()  # before anything is computed that could not be stored
     trained = load_run(folder, state)
     with alone(trained.config.machine.threads):
         found = measure(trained.lm, *documents(trained.task, trained.config, split, n))
@@ -204,9 +204,9 @@ def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | No
 def ablation(
     folder: RunFolder, edit: str, state: str = LAST, split: str = "test", n: int | None = None
 ) -> pd.DataFrame:
-    """Edit a finished run's activations, at one site and role at a time; `edit` as in `edit_of`, e.g. zero or noise=1.
+    """Edit a finished run's activations, one site and role at a time; `edit` is as in `edit_of`, e.g. zero or noise=1.
 
-    The effects are stored with the run in table `ablations`, in the manner of `probe`.
+    The effects are stored with the run in table `ablations`, as `probe` does.
     """
     change = edit_of(edit)
     keep = n is None and not is_published(folder)
@@ -227,9 +227,9 @@ def probe_otherwise(
     folder: RunFolder, corruption: str, direction: str, state: str = LAST, split: str = "test", n: int | None = None,
     *, heads: bool = False,
 ) -> pd.DataFrame:  # fmt: skip
-    """Intervene on a finished run otherwise than for a verdict: another corruption or direction, or its `heads` alone.
+    """Intervene on a finished run with another corruption or direction than for a verdict, or only on its `heads`.
 
-    The effects are stored with the run, beside all others, unless they are from another number of documents (`n`).
+    The effects are added to those stored with the run, unless the number of documents (`n`) differs.
     """
     check_corruption(corruption, direction)
     keep = n is None and not is_published(folder)
@@ -249,7 +249,7 @@ def probe_otherwise(
 
 
 def check_corruption(corruption: str, direction: str) -> None:
-    """Raise an error that names the choices unless documents can be corrupted so, and interventions go this way."""
+    """Raise an error that names the choices if the corruption or the direction is unknown."""
     if corruption not in CORRUPTIONS:
         raise UnknownName("corruption", corruption, CORRUPTIONS)
     if direction not in DIRECTIONS:
@@ -261,7 +261,7 @@ def probe_states(
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """What the clean state of each layer of a finished run restores after every position (`state_sweep`).
 
-    Also the roles that stand at one distance from the key in all of its documents, with that distance.
+    Also returns the roles whose distance from the key is the same in all documents, with that distance.
     """
     check_corruption(corruption, "restore")
     trained = load_run(folder, state)
@@ -277,7 +277,7 @@ def probe_states(
 
 @contextmanager
 def alone(threads: int) -> Iterator[None]:
-    """Inside, torch computes on so many threads and draws random numbers of its own; afterwards all is as before."""
+    """While the context lasts, torch uses `threads` threads and a separate random state."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

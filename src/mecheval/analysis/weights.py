@@ -1,6 +1,6 @@
-"""Weights that say what they are: a safetensors file carries its config, so a model needs no other file.
+"""Weights files that describe themselves: a safetensors file contains its config, so a model needs no other file.
 
-Some trained models come with the package: `load_pretrained("ar-mamba-64")`. Others can be exported into a folder of
+Some trained models come with the package: `load_pretrained("ar-mamba-64")`. Others can be exported to a folder of
 their own, with their config and a model card.
 """
 
@@ -24,13 +24,13 @@ from mecheval.store.schema import WHOLE
 from mecheval.types import LAST, STATES
 
 MOST_BYTES = 30_000_000
-"""The largest size of all pretrained models together."""
+"""Largest total size of the pretrained models in bytes."""
 MOST_HEADER = 10_000_000
-"""Most bytes of a header that is read: a long one can name a million empty tensors, where models have a hundred."""
+"""Largest size of a header in bytes; a longer one could name a million empty tensors, whereas models have a hundred."""
 
 
 def weights_file(config: RunConfig, state: str, step: int, weights: dict[str, Tensor]) -> bytes:
-    """Weights as the content of a file, with their origin (run, state, step, config) and a checksum of the tensors."""
+    """The content of a weights file, with its origin (run, state, step, config) and a checksum of the tensors."""
     separate = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}  # tied ones share memory
     origin = {"run": config.id, "state": state, "step": step, "config": config.to_dict()}
     bare = save(separate)
@@ -45,7 +45,7 @@ def load_lm(path: str | Path) -> LM:
 
 
 def load_weights(path: str | Path) -> tuple[LM, dict[str, Any]]:
-    """The model in a file, and where it comes from: run, state, step, config."""
+    """The model in a file, and its origin: run, state, step and config."""
     path = Path(path)
     file = path / "model.safetensors" if path.is_dir() else path
     try:
@@ -65,7 +65,7 @@ def read_weights(content: bytes, name: str) -> tuple[LM, dict[str, Any]]:
         raise UserError(f"cannot load weights from {name}: {in_one_line(error)}.") from None
     origin = safetensors_header(content)
     if origin is None:
-        raise UserError(f"{name} does not say which model it is; for zoology's weights there is load_zoology.")
+        raise UserError(f"{name} does not say which model it is; use load_zoology for weights of zoology.")
     config = _config_of(origin, name)
     if "tensors_sha256" in origin and origin["tensors_sha256"] != sha256(safetensors_body(content)):
         raise UserError(f"{name} is damaged: its tensors do not match their checksum.")
@@ -78,20 +78,20 @@ def read_weights(content: bytes, name: str) -> tuple[LM, dict[str, Any]]:
 
 
 def _config_of(origin: Any, name: str) -> RunConfig:
-    """The config in a weights file's header, once it is known to be the one of the run that the header names."""
+    """The config in a weights file's header, after checking that it belongs to the run that the header names."""
     config = origin.get("config") if isinstance(origin, dict) else None
     if not isinstance(config, dict) or type(origin.get("step")) is not int:
-        raise UserError(f"{name} is damaged: its header does not hold a run, a state, a step and a config.")
+        raise UserError(f"{name} is damaged: its header does not contain a run, a state, a step and a config.")
     task = config.get("task")
     if isinstance(task, dict) and isinstance(task.get("grammar"), str):
-        raise UserError(f"{name} names a grammar file; a header holds the grammar itself, no file is opened for it.")
+        raise UserError(f"{name} names a grammar file, which is not opened; a header must contain the grammar itself.")
     if run_id(config) != origin.get("run"):
         raise UserError(f"{name} is damaged: its config does not belong to run {str(origin.get('run'))[:80]}.")
     return RunConfig.read(config)
 
 
 def run_config_of(folder: RunFolder) -> RunConfig:
-    """The config of a run that has begun, as its status has it."""
+    """The config of a run that has begun, from its status."""
     config = folder.status()["config"]
     if config is None or run_id(config) != folder.id:
         raise StoreError(f"the status of run {folder.id} has no config, or that of another run.")
@@ -122,18 +122,18 @@ def load_pretrained(name: str, results: str | Path = RESULTS) -> LM:
         raise UnknownName("pretrained model", name, files)
     lm, origin = load_weights(files[name])
     if (own := pretrained_name(RunConfig.read(origin["config"]))) != name:
-        raise UserError(f"{files[name]} is damaged: it holds {own}.")
+        raise UserError(f"{files[name]} is damaged: it contains {own}.")
     return lm
 
 
 def is_published(folder: RunFolder) -> bool:
-    """Whether a run belongs to published results, to which interventions add nothing."""
+    """Whether a run belongs to published results, which interventions never change."""
     return bool(pretrained_files(folder.path.parents[1]))
 
 
 def find_run(store: Store, name: str) -> RunFolder:
     """The one run whose id starts with `name`, or the published run of the pretrained model with this name."""
-    if "-" not in name:  # an id has none, and the name of a pretrained model has some
+    if "-" not in name:  # an id has no hyphen, but the name of a pretrained model has one
         return store.find(name)
     files = pretrained_files()
     if name not in files:
@@ -147,7 +147,7 @@ def pretrained_files(results: Path = RESULTS) -> dict[str, Path]:
 
 
 def pretrained_origin(path: Path) -> dict[str, Any]:
-    """Where a pretrained model comes from: run, state, step and config."""
+    """The origin of a pretrained model: run, state, step and config."""
     origin = safetensors_header(path.read_bytes())
     if not isinstance(origin, dict):
         raise UserError(f"{path} does not say which model it is.")
@@ -155,12 +155,12 @@ def pretrained_origin(path: Path) -> dict[str, Any]:
 
 
 def pretrained_name(config: RunConfig) -> str:
-    """ar-mamba-64: the task, the mixer and the width."""
+    """The name of a pretrained model from its task, mixer and width, such as ar-mamba-64."""
     return f"{config.task.name}-{config.mixer.name.replace('*', 'x')}-{config.model.d_model}"
 
 
 def add_pretrained(folder: RunFolder, results: Path = RESULTS) -> str:
-    """Put a run's last weights among the pretrained models, in place of those of the same name; returns the name."""
+    """Add a run's last weights to the pretrained models, replacing those of the same name; return the name."""
     folder.check_whole()
     name = pretrained_name(run_config_of(folder))
     content = folder.read_file(weights_of(folder, LAST))
@@ -175,7 +175,7 @@ def add_pretrained(folder: RunFolder, results: Path = RESULTS) -> str:
 
 
 def export(folder: RunFolder, to: str | Path | None = None, state: str = "last") -> Path:
-    """Write `model.safetensors`, `config.yaml` and `README.md`; the folder written. `load_lm` reads it back."""
+    """Write `model.safetensors`, `config.yaml` and `README.md`, and return the folder, which `load_lm` can read."""
     name = weights_of(folder, state)
     folder.check_whole()
     weights = folder.read_file(name)
@@ -196,7 +196,7 @@ def _cell(value: Any) -> str:
 
 
 def card(folder: RunFolder, config: RunConfig, state: str) -> str:
-    """The model card: what it is, how well it does, how it was trained, how to load it."""
+    """The model card: what the model is, how well it does, how it was trained and how to load it."""
     found = folder.status()
     measured = [row for row in folder.read("evaluations") if row["state"] == state]
     names = [name for name in measured[0] if name not in ("run", "state", "step")] if measured else []

@@ -30,7 +30,7 @@ lists = typer.Typer(
 app.add_typer(lists, name="list")
 console = CleanConsole(highlight=False)
 aside = CleanConsole(stderr=True, highlight=False)
-"""Standard error: what is not the answer, and must not end up in a pipe."""
+"""Standard error, for everything that is not the answer and must not end up in a pipe."""
 
 
 def print_version(wanted: bool) -> None:
@@ -49,7 +49,7 @@ def root(version: Version = False) -> None:
 
 
 def loading() -> Status:
-    """Around slow imports: says so in a terminal."""
+    """A context for slow imports, which shows a message in a terminal."""
     return aside.status("loading")
 
 
@@ -65,7 +65,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Around a sweep: a signal that stopped it is reported, and becomes the exit code."""
+    """A context for a sweep, in which a signal that stops it is reported and becomes the exit code."""
     from mecheval.sweep import Stopped
 
     try:
@@ -92,7 +92,7 @@ def json_text(data: Any) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """Any value as JSON can hold it: missing and infinite numbers become null, other types become text."""
+    """A value that JSON can represent: missing and infinite numbers become null, other types become text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):

@@ -20,11 +20,11 @@ if TYPE_CHECKING:  # slow to import
 
 HEAD = f"{'kind':<10}{'noise':>6}{'documents':>11}{'models':>8}{'named':>7}{'right':>14}   95 % interval"
 MOST_SHOWN = 10
-"""Most wrong names that are listed one by one."""
+"""Largest number of wrong verdicts that are listed one by one."""
 PAUSE = 10.0
-"""Least seconds between two lines of progress where there is no terminal."""
+"""Shortest time in seconds between two lines of progress without a terminal."""
 FIXED = 100
-"""What judging a model costs besides its documents, in documents; the time left is estimated with it."""
+"""The fixed cost of judging a model, in documents, with which the time left is estimated."""
 
 
 @app.command()
@@ -107,7 +107,7 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _list_mistakes(judged: Sequence[Judged]) -> None:
-    """Name the models that got the name of another mechanism than theirs, with what makes them again."""
+    """List the models whose verdict names another mechanism than theirs, with the seeds that reproduce them."""
     wrong = [each for each in judged if each.counts and each.named and not each.right]
     for each in wrong[:MOST_SHOWN]:
         note(
@@ -119,7 +119,7 @@ def _list_mistakes(judged: Sequence[Judged]) -> None:
 
 
 class _Pace:
-    """How far the count is, and the time left."""
+    """The progress of the count, and the time left."""
 
     def __init__(self, asked: Sequence[Group]) -> None:
         self.total = sum(group.models for group in asked)
@@ -137,7 +137,7 @@ class _Pace:
         return f"{self.done} of {self.total} models, {duration(left)} left"
 
     def due(self) -> bool:
-        """Whether a log file should have another line; there is none at the end."""
+        """Whether it is time for another line in a log file; the end has none."""
         from mecheval.training.progress import has_cursor
 
         if has_cursor(aside) or self.done == self.total or time.monotonic() < self.logged + PAUSE:

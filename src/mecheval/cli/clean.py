@@ -20,7 +20,7 @@ _UNSAFE = (
 """Control characters except the newline, direction marks, line separators, invisible characters, and surrogates."""
 _PATTERN = re.compile(f"[{_UNSAFE}]")
 LONGEST = 2000
-"""Most characters of an error message."""
+"""Largest number of characters in an error message."""
 
 
 def clean_text(text: str) -> str:

@@ -24,9 +24,9 @@ for _name in (  # in the order of the help
     import_module(f"mecheval.cli.{_name}")  # adds its commands to the app
 
 MOST_WARNINGS = 10
-"""Most runs of a store that a command warns about one by one."""
+"""Largest number of runs of a store that a command warns about one by one."""
 MISTAKE = 2
-"""The exit code for what the user got wrong."""
+"""The exit code for a user's mistake."""
 
 
 @cache

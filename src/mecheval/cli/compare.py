@@ -1,4 +1,4 @@
-"""The command that puts our results beside the paper's."""
+"""The command that compares our results with the paper's."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _data(one: Compared, scale: str, table: str | None) -> dict[str, Any]:
 
 
 def _claims(compared: list[Compared], kind: str) -> str:
-    """The claims that were tested, one a row, then the number of those that were not."""
+    """The claims that were tested, one per row, then the number of those that were not."""
     import pandas as pd
 
     claims = [claim for one in compared for claim in one.claims]

@@ -1,4 +1,4 @@
-"""The command that measures what mixers cost by length."""
+"""The command that measures the cost of mixers by length."""
 
 from __future__ import annotations
 

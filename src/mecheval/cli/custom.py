@@ -53,7 +53,7 @@ class {name}(nn.Module):
 
 @app.command()
 def new(path: Annotated[Path, typer.Argument(metavar="FILE.py", help="The file to write.")]) -> None:
-    """Write a commented file with a mixer of your own to begin with."""
+    """Write a commented file with a custom mixer to start from."""
     if path.suffix != ".py":
         raise UserError(f"name a Python file, my_mixer.py (got {str(path)!r}).")
     if path.exists():
@@ -180,7 +180,7 @@ def evaluate(
 
 
 def _best(trials: Trials, store: Store) -> str | None:
-    """The id of the custom mixer's best run; None where none is done."""
+    """The id of the custom mixer's best run, or None if none is done."""
     from mecheval.studies import study_table
 
     frame = study_table(trials.study, trials.own, store).best().frame
@@ -188,7 +188,7 @@ def _best(trials: Trials, store: Store) -> str | None:
 
 
 def _show(result: Evaluation, as_json: bool) -> None:
-    """Print what was found."""
+    """Print the result."""
     from mecheval.cli.show import effects as show
     from mecheval.cli.show import records
 

@@ -39,11 +39,11 @@ app.add_typer(draw, name="draw")
 
 Save = Annotated[Path, typer.Option(help="File to write: .svg, .pdf, .png, .html or .json.")]
 PROBED = 300
-"""Documents that a linear probe of states is trained on."""
+"""Number of documents on which a linear probe of states is trained."""
 QUICK_LOOK = 64
-"""Documents over which the reads of a pretrained model, which computes slowly in double precision, are averaged."""
+"""Number of documents over which the reads of a pretrained model, which is slow in double precision, are averaged."""
 MOST_RULES = 500
-"""Most rules of a grammar that is drawn: more cannot be read, and take minutes."""
+"""Largest number of rules of a grammar that is drawn; more cannot be read, and would take minutes."""
 
 
 @draw.command(context_settings=ANY_OPTION)

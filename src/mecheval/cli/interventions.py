@@ -127,7 +127,7 @@ def intervene(
 
 
 def _announce(mixer: str | None) -> None:
-    """Have the run's custom mixer found in the file that the user names."""
+    """Register the run's custom mixer from the file that the user names."""
     if mixer is not None:
         from mecheval import custom
 

@@ -14,13 +14,13 @@ from mecheval.errors import UserError, shown
 from mecheval.plain import parse_value
 
 MOST_SEEDS, MOST_WORKERS = 100, 1024
-"""Most seeds, and most worker processes on this machine."""
+"""Largest numbers of seeds and of worker processes on this machine."""
 MOST_VALUES = 100
-"""Most values of an axis, or learning rates, in an option."""
+"""Largest number of values of an axis, or of learning rates, in an option."""
 
 
 def _folder(path: Path) -> Path:
-    """Refuse a URL, which would become a strange folder."""
+    """Refuse a URL, which would become a folder with a strange name."""
     if re.match(r"[\w+]+:/", str(path)):
         raise UserError(f"--store: this command needs a folder, not a URL (got {path}); see docs/how-to/cluster.md.")
     return path

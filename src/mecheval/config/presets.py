@@ -1,4 +1,4 @@
-"""Configs by name, and what a user gives over them: `lr`, `task.pairs`, nested data from a file."""
+"""Presets of configs, and what a user sets on top of them: `lr`, `task.pairs`, or nested data from a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAPTOP: Nested = {
     "optimiser": {"lr": 1e-3},
     "evaluate": {"every": 50, "stop_at": 0.99},
 }
-"""A run of a minute or two on one core. Width and batch size are what make attention find induction that soon."""
+"""A run of a minute or two on one core. With this width and batch size, attention finds induction so quickly."""
 
 PRESETS: dict[str, dict[str, Nested]] = {
     "paper": {
@@ -40,7 +40,7 @@ first. The defaults of the config are the paper's."""
 def run_config(
     task: str = "ar", mixer: str | Sequence[str] = "attention", preset: str = "paper", **options: Any
 ) -> RunConfig:
-    """A config: a preset, then options over it, each by its own name: `lr=3e-3, pairs=8, d_conv=0`.
+    """A config from a preset and options that override it, each by its name: `lr=3e-3, pairs=8, d_conv=0`.
 
     `mixer` may be a pattern of layers, `mamba+attention`, or a list. A name that stands in two parts (`documents`) is
     given with its part: `**{"evaluate.documents": 64}`.
@@ -49,13 +49,13 @@ def run_config(
 
 
 def merge(preset: str | None, given: Mapping[str, Any], options: Mapping[str, Any]) -> RunConfig:
-    """A preset, then nested data over it (as from a file), then options by name over both."""
+    """A preset, overridden by nested data (as from a file), overridden by options by name."""
     given, options = ({**each, "mixer": as_pattern(each["mixer"])} if "mixer" in each else each
                       for each in (given, options))  # fmt: skip
     given = {part: {"name": value} if part in ("task", "mixer") and isinstance(value, str) else value
              for part, value in given.items()}  # fmt: skip
     chosen: Nested = {}
-    for part in ("task", "mixer"):  # by name, before their options are looked up
+    for part in ("task", "mixer"):  # their names must be known before their options are looked up
         for name in (part, f"{part}.name"):
             if isinstance(options.get(name), str):
                 chosen[part] = {"name": options[name]}
@@ -72,7 +72,7 @@ def merge(preset: str | None, given: Mapping[str, Any], options: Mapping[str, An
 
 
 def place(name: str, task: str, mixer: str) -> list[str]:
-    """Where an option stands: `lr` -> [optimiser, lr]; `seed` -> [seed]; `task.pairs` -> [task, pairs]."""
+    """The path of an option: `lr` -> [optimiser, lr]; `seed` -> [seed]; `task.pairs` -> [task, pairs]."""
     part, dot, field = name.partition(".")
     kinds = mixers_of(mixer)
     if owners_of(name, kinds)[0]:
@@ -99,13 +99,13 @@ def place(name: str, task: str, mixer: str) -> list[str]:
 
 @cache
 def _fields() -> dict[str, Set[str]]:
-    """The options of every part but task and mixer; grids ask for them thousands of times."""
+    """The options of every part but task and mixer, cached because grids need them thousands of times."""
     fields: dict[str, Set[str]] = {part: set(section.model_fields) for part, section in RunConfig.sections.items()}
     return {**fields, "data": {*fields["data"], "epochs"}}
 
 
 def _preset(name: str, task: str) -> Nested:
-    """What a preset sets for a task, the task's own preset of that name included."""
+    """What a preset sets for a task, including the task's own preset of that name."""
     if name not in PRESETS:
         raise UnknownName("preset", name, PRESETS)
     by_task = PRESETS[name]
@@ -114,9 +114,9 @@ def _preset(name: str, task: str) -> Nested:
 
 
 def _over(base: Mapping[str, Any], top: Mapping[str, Any]) -> Nested:
-    """`top` laid over `base`, part by part.
+    """`base` overridden by `top`, part by part.
 
-    Steps replace epochs and the other way round; another task or mixer starts from its own defaults.
+    Steps replace epochs and vice versa; another task or mixer starts from its own defaults.
     """
     result = dict(base)
     for part, value in top.items():

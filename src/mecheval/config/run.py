@@ -25,21 +25,21 @@ if TYPE_CHECKING:  # slow to import
 
 
 MOST = 10**12
-"""Upper bound of counts that only grow with patience, such as steps: more than any machine will ever do."""
+"""Upper bound of counts such as steps, beyond what any machine will ever do."""
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
-"""How much of a moment is kept at each step."""
+"""The factor by which a moment decays at each step."""
 
 
 class Section(BaseModel):
-    """Closed, frozen, and no text for numbers. Every number has an upper bound that no honest run comes near."""
+    """A part of a config: closed, frozen and strictly typed. Every number has an upper bound far above any real run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     later: ClassVar[frozenset[str]] = frozenset()
-    """Fields that came after runs were stored: left out of a config with their default, so that its id is as before."""
+    """Fields that were added later; they are left out of a config if they have their default, so that ids stay."""
 
     def data(self) -> dict[str, Any]:
-        """Plain data, for the config as a whole."""
+        """The section as plain data."""
         usual = {name: self.__class__.model_fields[name].default for name in self.later}
         read = self.model_dump(mode="json")
         return {name: value for name, value in read.items() if name not in usual or value != usual[name]}
@@ -72,7 +72,7 @@ class Optimiser(Section):
 
 
 class Schedule(Section):
-    """Learning rate over the steps: up in a line, then down."""
+    """The learning rate over the steps: a linear warm-up, then a decay."""
 
     warmup: float = Field(
         0.1, ge=0, le=MOST, description="share of the steps (below 1), or number of steps, of the way up"
@@ -81,7 +81,7 @@ class Schedule(Section):
 
 
 class Data(Section):
-    """What is trained on, and for how long; `epochs` may be given for `steps`."""
+    """The training data and the number of steps; `epochs` may be given instead of `steps`."""
 
     documents: int | None = Field(
         100_032, ge=1, le=10**9, description="training set, drawn once; null: fresh ones for ever"
@@ -92,7 +92,7 @@ class Data(Section):
 
 
 class Evaluate(Section):
-    """What is measured while training, on dev, and at the end, on dev and test."""
+    """What is measured during training, on dev, and at the end, on dev and test."""
 
     documents: int = Field(320, ge=1, le=10**9, description="documents each in dev and test")
     seed: int = Field(0, ge=0, lt=1 << 63, description="which documents; runs that differ in their own seed share them")
@@ -106,7 +106,7 @@ class Evaluate(Section):
 
 
 class Machine(Section):
-    """What the numbers depend on besides: the last digits differ between devices and thread counts."""
+    """The device and the number of threads, on which the last digits of results depend."""
 
     dtype: Literal["float32", "float64"] = Field("float32", description="of weights and activations")
     device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
@@ -134,7 +134,7 @@ class Named:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run. Made by `run_config` or `RunConfig.read`, which check everything and fill in all defaults."""
+    """The config of one run, made by `run_config` or `RunConfig.read`, which check it and fill in all defaults."""
 
     task: Named
     mixer: Named
@@ -144,7 +144,7 @@ class RunConfig:
     data: Data
     evaluate: Evaluate
     machine: Machine
-    seed: int = 0  # of the initial weights and the training documents
+    seed: int = 0  # seed of the initial weights and the training documents
 
     sections: ClassVar[dict[str, type[Section]]] = {
         "model": Model, "optimiser": Optimiser, "schedule": Schedule, "data": Data, "evaluate": Evaluate,
@@ -153,7 +153,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> RunConfig:
-        """The config that nested plain data describes; what is left out takes its default."""
+        """The config that nested plain data describes; options that are left out have their defaults."""
         for name in given:
             if name not in names():
                 raise UnknownName("part of a run config", str(name), names())
@@ -186,7 +186,7 @@ class RunConfig:
         return cls.read(load_yaml(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain data, with nothing left out that has ever been there; `read` gives the same config again."""
+        """The whole config as nested plain data, from which `read` makes the same config."""
         read = {name: getattr(self, name).data() for name in self.sections}
         return {"task": self.task.data(), "mixer": self.mixer.data(), **read, "seed": self.seed}
 
@@ -196,12 +196,12 @@ class RunConfig:
 
     @cached_property
     def id(self) -> str:
-        """The run's name: 12 hexadecimal digits of a hash over all fields, however they were written."""
+        """The run's id: the first 12 hexadecimal digits of a hash over all fields, however they were written."""
         return run_id(self.to_dict())
 
     @property
     def title(self) -> str:
-        """A title for people: ar · mamba · d 64 · lr 0.003 · seed 0."""
+        """A readable title, such as ar · mamba · d 64 · lr 0.003 · seed 0."""
         parts = (self.task.name, self.mixer.name, f"d {self.model.d_model}", f"lr {self.optimiser.lr:g}")
         return " · ".join((*parts, f"seed {self.seed}"))
 
@@ -226,11 +226,11 @@ class RunConfig:
             raise UserError("model: there is not enough memory for it; make it smaller.") from None
 
     def _check_size(self, task: Task) -> None:
-        """An error when the model or the activations of a batch cannot fit this machine.
+        """Raise an error if the model or the activations of a batch cannot fit into this machine's memory.
 
-        Both are counted low. Weights: the embedding and five square matrices a block, with a gradient and two moments
-        each. Activations, on the CPU: eight numbers a token and channel in every block but the last, which is computed
-        only where there is loss; a large batch has documents of 128 tokens wherever the task has any.
+        Both are lower bounds. Weights: the embedding and five square matrices per block, each with a gradient and two
+        moments. Activations, on the CPU: eight numbers per token and channel in every block but the last, which is
+        computed only where there is loss; a large batch has documents of 128 tokens if the task has any.
         """
         d, layers, number = self.model.d_model, self.model.n_layers, 4  # bytes
         weights = task.vocab_size * d + 5 * layers * d * d
@@ -255,12 +255,12 @@ def _registry(kind: str) -> Any:
 
 def _mapping(name: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
-        raise UserError(f"{name}: must hold names and values (got {shown(given)}).")
+        raise UserError(f"{name}: must be a mapping of names to values (got {shown(given)}).")
     return {str(key): value for key, value in given.items()}
 
 
 def _named(kind: str, given: Any) -> Named:
-    """`ar`, or {name: ar, pairs: 8}; the layers of a hybrid are a pattern, or a list."""
+    """Parse `ar`, or {name: ar, pairs: 8}; the layers of a hybrid are given as a pattern or a list."""
     options = {"name": given} if isinstance(given, str | list) else _mapping(kind, given)
     name = options.pop("name", None)
     name = pattern.as_pattern(name) if kind == "mixer" else name
@@ -278,15 +278,15 @@ def _task(given: Any) -> Named:
 
 @lru_cache
 def _longest(task: type[Task], name: str, options: str) -> int:
-    """Tokens of the longest document of the task with this class and name; its options are given as JSON.
+    """The length in tokens of the longest document of a task; its options are given as JSON.
 
-    Building a task may take a while (a grammar is analysed), and grids ask this of the same task for every run.
+    It is cached, because building a task may take a while (a grammar is analysed), and grids need it for every run.
     """
     return build_task(name, **json.loads(options)).max_tokens
 
 
 def _mixer(named: Named, model: Model, longest: int) -> Named:
-    """The mixer with all of its options; those of a hybrid have the name of their mixer before them: mamba.d_conv."""
+    """The mixer with all of its options; in a hybrid, they are prefixed with the mixer's name: mamba.d_conv."""
     kinds = pattern.mixers_of(named.name)
     given = pattern.split_options({kind: pattern.option_names(kind) for kind in kinds}, named.options)
     found = {kind: _with_options(kind, given[kind], model, longest) for kind in kinds}
@@ -298,7 +298,7 @@ def _mixer(named: Named, model: Model, longest: int) -> Named:
 def _with_options(name: str, given: Mapping[str, Any], model: Model, longest: int) -> dict[str, Any]:
     """All options of one mixer.
 
-    Filters made for a fixed length reach over the task's longest document unless the config says otherwise.
+    Filters with a fixed length cover the task's longest document unless the config says otherwise.
     """
     declared = options_of(name)
     known = {} if declared is None else declared.model_fields
@@ -309,7 +309,7 @@ def _with_options(name: str, given: Mapping[str, Any], model: Model, longest: in
 
 
 def _usual(mixer: str) -> str:
-    """The position embeddings that a model is used with: learned if one of its mixers is."""
+    """The default position embeddings of a model: learned if one of its mixers uses them."""
     usual = {usual_positions(kind) for kind in pattern.mixers_of(mixer)}
     return "learned" if "learned" in usual else "none"
 
@@ -321,7 +321,7 @@ def _seed(given: Any) -> int:
 
 
 def _with_steps(given: dict[str, Any]) -> dict[str, Any]:
-    """Epochs turned into steps: a config says one thing one way."""
+    """Convert epochs into steps, so that a config has only one form."""
     epochs = given.pop("epochs", None)
     if epochs is None:
         if "steps" not in given:

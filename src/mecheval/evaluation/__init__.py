@@ -43,16 +43,16 @@ def evaluate(model: type[nn.Module] | nn.Module | str | Path, task: str | Task =
 
     **A mixer**: a torch module class (B, L, D) -> (B, L, D), called as `cls(d_model=...)`. It is checked, trained on
     `task` (a name or a Task) at `scale` (laptop or paper) with learning rates `lr` (the scale's) and `seeds` seeds,
-    intervened on, and set beside the built-in mixers unless `compare` is False. `options` are the mixer's own
-    arguments, and settings of the run by name, which hold for all (`{"d_state": 16, "steps": 4000}`). Runs are kept in
-    `store` and never trained twice; an edited mixer is another one. `report` is an HTML file to write. `workers`:
-    processes for the built-in mixers.
+    intervened on, and compared with the built-in mixers unless `compare` is False. `options` are the mixer's own
+    arguments, and settings of the run by name, which apply to all mixers (`{"d_state": 16, "steps": 4000}`). Runs are
+    kept in `store` and never trained twice; an edited mixer is another one. `report` is an HTML file to write, and
+    `workers` the number of processes for the built-in mixers.
 
     **A model**: any torch module that maps tokens (n, L) to logits (n, L, V), or to an object with `.logits`; or the
     folder of a Hugging Face checkpoint on disk (safetensors), whose tokenizer a task about text then uses. `layers`
     names the submodules that are its blocks, in order; `mixers` those that are their sequence mixers; `sites` other
     activations (`<submodule>.output` or `.input`). It is intervened on with `n` documents of `split`, drawn from
-    `seed`; `name` is what tables call it. The built-in mixers stand beside it where `store` has them on the same task.
+    `seed`; `name` is its name in tables. The built-in mixers that `store` has on the same task are shown with it.
     """
     not_while_loading("mecheval.evaluate")
     if isinstance(model, type):

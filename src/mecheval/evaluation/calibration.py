@@ -1,15 +1,15 @@
-"""How often a verdict is right: models whose truth is known are judged by the hundred, and the labels counted.
+"""How often a verdict is right: hundreds of models whose mechanism is known are judged, and the labels are counted.
 
-Four kinds of models. Three of them recall nothing, so a verdict that names a mechanism is wrong:
+There are four kinds of models. Three of them recall nothing, so a verdict that names a mechanism is wrong:
 
-- `untrained`: every mixer as initialised, and with its parameters multiplied by 1 + noise, so that it is sure of
+- `untrained`: every mixer as initialised, and with its parameters multiplied by 1 + noise, so that it is confident of
   something.
-- `shuffled`: every mixer, trained on documents whose answer is any of their values, so that it learns to guess.
+- `shuffled`: every mixer, trained on documents whose answer is a random value of theirs, so that it learns to guess.
 - `chance`: hand-set models that guess among the document's values.
 
 The fourth, `handmade`, has all hand-set models that recall, with noise on their weights. Only the mechanism that was
-built is right, with its layers and its place. Noise can destroy a mechanism; so only models count that still recall,
-which is measured on documents of their own.
+built is right, with its layers and its place. Noise can destroy a mechanism, so only models that still recall count,
+which is measured on separate documents.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ NOISES: dict[str, tuple[float, ...]] = {
     "chance": (0.0, 0.05, 0.1),
     "handmade": (0.0, 0.02, 0.05, 0.1, 0.2),
 }
-"""The kinds of models, and the noise on their weights, relative to them."""
+"""The kinds of models, and the levels of noise on their weights, relative to the weights."""
 DOCUMENTS = (16, 64, 256)
-"""Documents on which a model is judged, by default."""
+"""Default numbers of documents on which a model is judged."""
 LEAST = Rule().documents
-"""The fewest documents that have a verdict."""
+"""Smallest number of documents for a verdict."""
 MODELS = 30
-"""Models of a kind that are judged at each number of documents by default."""
+"""Default number of models of each kind that are judged at each number of documents."""
 MOST_MODELS, MOST_DOCUMENTS = 100_000, 10_000
-"""The most models of a kind, and the most documents, that can be asked for."""
+"""Largest number of models of a kind, and of documents."""
 RECALLS = 0.9
-"""The likelihood of the answer from which a hand-set model counts as one that still recalls."""
+"""Smallest likelihood of the answer at which a hand-set model still counts as recalling."""
 TRIED = 256
-"""Documents on which that likelihood is measured; none of them is used for the verdict."""
+"""Number of documents on which that likelihood is measured; none of them is used for the verdict."""
 PAIRS = (2, 4, 8)
-"""Pairs in a document for the models of kind `chance`."""
+"""Numbers of pairs in a document for models of kind `chance`."""
 FEW, SURELY_LESS = 200, 0.85
-"""Resamples that are tried first. More decide only where more than this share of them agree, but not all."""
+"""Number of resamples tried first; more are drawn only if more than this share of them agree, but not all."""
 POOL = 200
-"""Most models of kind `shuffled` that are trained; of more, some are judged on several samples of documents."""
+"""Largest number of models of kind `shuffled` that are trained; for more, some are judged on several samples."""
 STEPS, BATCH, LEARNING_RATE, WIDTH = 150, 32, 3e-3, 32
-"""How those are trained: steps, documents in a batch, learning rate, d_model."""
+"""Settings of their training: steps, documents in a batch, learning rate and d_model."""
 FEW_VALUES, VALUES = 4, 16
-"""Values of their two tasks. Four are in every document, so guessing is learnt at once and is exactly at chance."""
+"""Numbers of values in their two tasks. With four, all are in every document, so guessing is learnt quickly."""
 
 
 class Group(NamedTuple):
@@ -81,27 +81,27 @@ class Group(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A model and its verdict, with the two seeds that make both again."""
+    """A model and its verdict, with the two seeds that reproduce them."""
 
     group: Group
     model: str
-    seed: int  # of the model
+    seed: int  # seed of the model
     documents_seed: int
     label: str
     said: str  # the finding in words
     named: bool
     right: bool
     likelihood: float
-    counts: bool  # false for a hand-set model that noise has kept from recalling, and for one whose outputs are NaN
+    counts: bool  # False for a hand-set model that no longer recalls, and for a model whose outputs are NaN
 
 
 def groups(
     kinds: Sequence[str] = tuple(NOISES), models: int = MODELS, documents: Sequence[int] = DOCUMENTS,
     noise: float | None = None,
 ) -> list[Group]:  # fmt: skip
-    """What is counted: `models` of each kind at each number of documents, spread over the levels of noise.
+    """The groups that are counted: `models` of each kind at each number of documents, spread over the levels of noise.
 
-    `noise` asks for this one level only, of the kinds that have it.
+    `noise` selects one level, for the kinds that have it.
     """
     for kind in kinds:
         if kind not in NOISES:
@@ -133,7 +133,7 @@ def calibrate(
 
 
 def judgements(asked: Sequence[Group], seed: int = 0) -> Iterator[Judged]:
-    """Judge all models of these groups, one by one; a group's models do not depend on the other groups."""
+    """Judge all models of these groups one by one; the models of a group do not depend on other groups."""
     makers: dict[str, Maker] = {}
     for group in asked:
         maker = makers.setdefault(group.kind, Maker(group.kind, seed))
@@ -144,7 +144,7 @@ def judgements(asked: Sequence[Group], seed: int = 0) -> Iterator[Judged]:
 
 
 class Made(NamedTuple):
-    """A model with its task and, where it recalls, its mechanism."""
+    """A model with its task and, if it recalls, its mechanism."""
 
     lm: LM
     task: Task
@@ -161,7 +161,7 @@ class Maker:
     trained: dict[int, Made] = field(default_factory=dict)
 
     def make(self, number: int, noise: float, seed: int) -> tuple[Made, int]:
-        """Model number `number` of a group, and the seed that it was made with."""
+        """Model number `number` of a group, and its seed."""
         if self.kind == "handmade":
             known = _in_turn(MECHANISMS, number, self.seed, noise)
             task = build_task("ar", pairs=4, keys=16, values=16)
@@ -187,7 +187,7 @@ class Maker:
 
 
 def _in_turn(models: Sequence[Known], number: int, *seeds: int | float) -> Known:
-    """Each model as often as any other, in an order of these seeds, so that few models are no choice of the first."""
+    """Model `number` when all models take turns in an order drawn from these seeds, so that a few are a fair sample."""
     order = np.random.default_rng(_seeds(*seeds)).permutation(len(models))
     return models[int(order[number % len(models)])]
 
@@ -209,7 +209,7 @@ def _multiply(lm: LM, noise: float, seed: int) -> None:
 
 
 def _train_to_guess(made: Made, seed: int) -> None:
-    """Train a model on documents whose answer is any of their values, drawn anew."""
+    """Train a model on documents whose answer is one of their values, drawn at random for every batch."""
     generator = torch.Generator().manual_seed(seed)
     optimiser = AdamW(made.lm.parameters())
     for _, batch in zip(range(STEPS), made.task.stream(BATCH, seed=seed), strict=False):
@@ -220,7 +220,7 @@ def _train_to_guess(made: Made, seed: int) -> None:
 
 
 def _any_value(batch: Batch, generator: torch.Generator) -> torch.Tensor:
-    """One of the values of each document, (n,); every value of associative recall stands two tokens after the last."""
+    """A random value of each document, (n,); values of associative recall are two tokens apart."""
     divider = int(batch.roles["divider"][0])
     values = batch.tokens[:, 2:divider:2]
     drawn = torch.randint(values.shape[1], (len(values), 1), generator=generator)
@@ -228,7 +228,7 @@ def _any_value(batch: Batch, generator: torch.Generator) -> torch.Tensor:
 
 
 def _seeds(*parts: int | str | float) -> tuple[int, int]:
-    """Two seeds that belong to these parts alone."""
+    """Two seeds derived from these parts."""
     words = [list(str(part).encode()) for part in parts]
     random = np.random.default_rng([letter for word in words for letter in (*word, 256)])
     return int(random.integers(1 << 31)), int(random.integers(1 << 31))
@@ -249,7 +249,7 @@ def _judge(maker: Maker, group: Group, number: int, seed: int) -> Judged:
 
 
 def _verdict(effects: pd.DataFrame) -> Finding:
-    """What `verdict` says by default, with all its resamples only where fewer leave it open."""
+    """The finding of `verdict`, with all resamples only if fewer do not settle it."""
     quick = verdict(effects, resamples=FEW)
     clear = quick.agreement is None or not SURELY_LESS < quick.agreement < 1
     return quick.finding if clear else verdict(effects).finding

@@ -31,7 +31,7 @@ class Probe:
 
     def __init__(self, name: str, mixer: nn.Module, file: Path | None) -> None:
         self.name, self.mixer, self.file = name, mixer, file
-        self._generator = torch.Generator().manual_seed(SEED)  # apart from torch's own, which every run sets back
+        self._generator = torch.Generator().manual_seed(SEED)  # separate from torch's own, which every run resets
 
     def draw(self, *shape: int) -> Tensor:
         """Random inputs as large as activations after a norm."""
@@ -92,8 +92,8 @@ class Probe:
     def check_alone(self, x: Tensor) -> None:
         """Check that a document's output depends neither on the other documents nor on its place in the batch.
 
-        Every document is changed once, and the outputs of all others must stay the same. So a leak shows, whether it
-        reaches later, earlier or neighbouring documents, or goes through a mean or maximum of the batch.
+        Every document is changed once, and the outputs of all others must stay the same. This reveals a leak whether it
+        reaches later, earlier or neighbouring documents, or passes through a mean or maximum of the batch.
         """
         for training in (True, False):
             y = self.run(x, training)
@@ -160,7 +160,7 @@ def tolerance(y: Tensor) -> float:
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; afterwards every module has the mode that it had before."""
+    """Put the model into evaluation mode while the context lasts; afterwards every module has its previous mode."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -184,7 +184,7 @@ def check_mixer(cls: type[nn.Module], options: Mapping[str, Any], d_model: int, 
     `longest` is the length of the task's longest document.
     """
     check_class(cls, options)
-    with alone(1):  # with random numbers of our own
+    with alone(1):  # with a separate random state
         torch.manual_seed(0)
         mixer = _built(cls, options, d_model)
         warnings = [] if _repeats(cls, options, d_model, mixer) else [

@@ -1,7 +1,7 @@
-"""What each mixer costs by the length of documents: time, memory, state, and where one becomes cheaper than another.
+"""The cost of each mixer by the length of documents: time, memory, state, and where one becomes cheaper than another.
 
-Every mixer and length is measured by a process of its own (`analysis/cost_cell.py`). What does not fit the memory or
-the time that is allowed is a row that says so.
+Every mixer and length is measured in a separate process (`analysis/cost_cell.py`). If the memory or
+the time is not enough, the row says so.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 LENGTHS = (32, 128, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-"""Sparse where nothing is fitted; from 1,024 tokens on exponents are, whose intervals need more than four points."""
+"""Default lengths: denser from 1,024 tokens on, where exponents are fitted, whose intervals need many points."""
 SETTING = ("cpu", "d_model", "mixer", "length")
-"""Columns that say what was measured; two rows never agree in all of them."""
+"""Columns that identify a row."""
 MEASURED = {
     "train_ms": "training step", "forward_ms": "forward pass", "token_ms": "generated token", "memory_mb": "memory",
     "process_mb": "memory of the whole process", "state": "numbers in the state", "parameters": "parameters",
     "flops": "FLOPs of one more token",
 }  # fmt: skip
-"""Columns of numbers, and what they are."""
+"""Columns of numbers, and their meanings."""
 COLUMNS = (*SETTING, "fits", *MEASURED)
 GROWING = {
     "train_ms": "a training step", "forward_ms": "a forward pass", "token_ms": "generation", "memory_mb": "memory",
 }  # fmt: skip
-"""What has an exponent, and a length from which it is less than attention's."""
+"""Quantities for which exponents and crossings with attention are computed."""
 NUMBERS = ("exponent", "low", "high")
 FITTED = (1024, 8192)
-"""The shortest and the longest length that an exponent is fitted to."""
+"""The shortest and the longest length to which exponents are fitted."""
 QUADRATIC, LINEAR = 1.7, 1.15
 """Attention's exponent of a training step is expected to be at least the first, that of a constant state at most the
 second."""
@@ -54,10 +54,10 @@ def measured(
     path: Path, mixers: Sequence[str] = tuple(BUILT_IN), lengths: Sequence[int] = LENGTHS, d_model: int = 64,
     seconds: float = 120.0, memory: float | None = None,
 ) -> Iterator[tuple[dict[str, Any], bool]]:  # fmt: skip
-    """The row of each mixer and length, and whether it was measured just now; all rows are kept in the CSV file `path`.
+    """The row of each mixer and length, and whether it was newly measured; all rows are kept in the CSV file `path`.
 
     Rows that the file has from this kind of CPU are not measured again. `seconds` and `memory` (in GB; by default half
-    of the machine's) are what one row may take. A length beyond one that did not fit is not tried.
+    of the machine's) limit each row. Lengths beyond one that did not fit are not tried.
     """
     for mixer in mixers:
         MIXERS.get(mixer)  # an unknown name is an error before anything is measured
@@ -85,7 +85,7 @@ def measured(
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file that `measured` wrote; none where there is no file."""
+    """The rows of a file that `measured` wrote, or none if there is no file."""
     import pandas as pd
 
     if not path.exists():
@@ -109,7 +109,7 @@ def _keep(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cells(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds: float) -> Generator[dict[str, Any]]:
-    """What was measured at each length, up to the first that does not fit: `fits` is yes, memory or time."""
+    """The measurements at each length, up to the first that does not fit; `fits` is yes, memory or time."""
     if not lengths:
         return
     asked = {"mixer": mixer, "lengths": list(lengths), "d_model": d_model, "memory": memory, "seconds": seconds}
@@ -133,7 +133,7 @@ def _cells(mixer: str, lengths: Sequence[int], d_model: int, memory: int, second
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
     """The slope of log value over log length, and the ends of its 95 % interval; None with fewer than three points.
 
-    The interval is Student's, from how far the points lie off the line.
+    The interval is Student's, from the residuals.
     """
     n = len(lengths)
     if n < 3:
@@ -144,7 +144,7 @@ def exponent(lengths: Sequence[float], values: Sequence[float]) -> tuple[float, 
 
 
 def exponents(frame: pd.DataFrame) -> pd.DataFrame:
-    """By mixer and quantity: the exponent of its growth between the lengths FITTED, and its interval."""
+    """The exponent of growth between the lengths FITTED and its interval, by mixer and quantity."""
     import pandas as pd
 
     rows = []
@@ -157,7 +157,7 @@ def exponents(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def hypotheses(frame: pd.DataFrame) -> list[str]:
-    """What is expected of the exponents of a training step, each with its outcome by the 95 % intervals."""
+    """The hypotheses about exponents of a training step, each with its outcome according to the 95 % intervals."""
     found = exponents(frame)
     steps = found[found["quantity"] == "train_ms"].set_index("mixer")
     inside = frame[(frame["fits"] == "yes") & frame["length"].between(*FITTED)]
@@ -184,14 +184,14 @@ def hypotheses(frame: pd.DataFrame) -> list[str]:
 
 
 def two_terms(lengths: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """The a and b of a·length + b·length² that come closest to the values, by the squares of relative errors."""
+    """The a and b for which a·length + b·length² fits the values best, by least squares of relative errors."""
     n, y = np.asarray(lengths, float), np.asarray(values, float)
     (a, b), *_ = np.linalg.lstsq(np.stack([n / y, n**2 / y], axis=1), np.ones_like(y), rcond=None)
     return float(a), float(b)
 
 
 def _why_not(own: pd.DataFrame) -> str:
-    """How much of a step is quadratic in the length at all, of the rows of one mixer in the order of their lengths."""
+    """A sentence on how much of a step is quadratic in the length, from the rows of one mixer sorted by length."""
     n, y = own["length"].to_numpy(float), own["train_ms"].to_numpy(float)
     a, b = two_terms(n, y)
     off = float(np.abs((a * n + b * n**2) / y - 1).max())
@@ -205,9 +205,9 @@ def _why_not(own: pd.DataFrame) -> str:
 
 
 def cheaper_from(lengths: Sequence[int], ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """The length from which on ours is less than theirs, between the lengths measured; None: not at the longest.
+    """The length from which ours is less than theirs, interpolated; None if it is not at the longest length.
 
-    The shortest length stands for "at every length". Between two lengths, both grow as powers of the length.
+    The shortest length means "at every length". Between two lengths, both are taken to grow as powers of the length.
     """
     ahead = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
     last = max((i for i, each in enumerate(ahead) if each >= 0), default=-1)
@@ -220,7 +220,7 @@ def cheaper_from(lengths: Sequence[int], ours: Sequence[float], theirs: Sequence
 
 
 def crossings(frame: pd.DataFrame, other: str = "attention") -> list[str]:
-    """A sentence for each mixer: from which length on it is cheaper than another on this machine, and in what."""
+    """A sentence for each mixer on the lengths from which it is cheaper than another on this machine, and in what."""
     fits = frame[frame["fits"] == "yes"]
     theirs = fits[fits["mixer"] == other].set_index("length")
     said = []

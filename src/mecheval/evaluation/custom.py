@@ -1,4 +1,4 @@
-"""Evaluate a custom mixer: plan its runs, check it, train it, intervene on it, compare it with the built-in ones."""
+"""Evaluates a custom mixer: plans its runs, checks it, trains it, intervenes on it and compares it with others."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 FIXED = {
-    "d_model": "the scale says how wide models are",
+    "d_model": "the scale sets the width of models",
     "layer": "it is the number of the block",
-    "lr": "learning rates are given apart (--lr, lr=)",
-    "seed": "seeds are given apart (--seeds, seeds=)",
+    "lr": "learning rates are given separately (--lr, lr=)",
+    "seed": "seeds are given separately (--seeds, seeds=)",
     "name": "in a config, this is the name of the mixer",
     "mixer": "the mixer is what is evaluated",
-    "task": "the task is given apart (--task, task=)",
-    "preset": "the scale is given apart (--scale, scale=)",
+    "task": "the task is given separately (--task, task=)",
+    "preset": "the scale is given separately (--scale, scale=)",
 }
 """Names that cannot be options of a custom mixer, and the reason."""
 
@@ -53,8 +53,8 @@ FIXED = {
 class Trials:
     """The runs of an evaluation; nothing is trained yet."""
 
-    name: str  # of the custom mixer
-    study: Study  # whose readings are taken
+    name: str  # the name of the custom mixer
+    study: Study  # the study that defines the readings
     scale: str
     own: tuple[Point, ...]
     others: tuple[Point, ...]
@@ -80,7 +80,7 @@ def make_trials(
     inside, settings = split_options(cls, name, task, options)
     given = {**{f"mixer.{option}": value for option, value in inside.items()}, **settings}
     rates = tuple(rates) or at_scale(RATES, task, scale)
-    base = QUICK if (task, scale) == ("ar", "laptop") else {}  # so that the quickstart's runs are the comparison
+    base = QUICK if (task, scale) == ("ar", "laptop") else {}  # so that the quickstart's runs serve as the comparison
     own = runs(task, scale, {**base, **given}, mixer=(name,), **one_width(task, scale), lr=rates)
     others = preferred(task, scale, {**base, **settings}) if compare else []
     study = replace(get_study("ar"), name=task, readings=at_block_1(meaning))
@@ -90,9 +90,9 @@ def make_trials(
 def split_options(
     cls: type[nn.Module], name: str, task: str, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the mixer, and settings of the run (`steps`, `task.pairs`), which the others share.
+    """Options of the mixer, and settings of the run (`steps`, `task.pairs`), which the other mixers share.
 
-    A name that both have is the mixer's; with its part, `data.steps`, it is the run's.
+    A name that both have means the mixer's option; with its part, as in `data.steps`, it means the run's.
     """
     arguments, any_name = arguments_of(cls)
     inside, settings = {}, {}
@@ -141,7 +141,7 @@ def evaluate_mixer(
     seeds: int = 1, lr: float | Sequence[float] = (), compare: bool = True, store: str | Path = DEFAULT_STORE,
     report: str | Path | None = None, workers: int | None = None,
 ) -> Evaluation:  # fmt: skip
-    """Train a mixer's runs in this process, those that it is compared with in workers; see `evaluate`."""
+    """Train a mixer's runs in this process, and those it is compared with in workers; see `evaluate`."""
     if isinstance(task, Task):
         given = {f"task.{option}": value for option, value in task.options.model_dump(mode="json").items()}
         options, task = {**given, **(options or {})}, task.name
@@ -150,13 +150,13 @@ def evaluate_mixer(
     MIXERS.replace(name, cls)
     rates = (lr,) if isinstance(lr, int | float) else tuple(lr)
     trials, warnings = prepare(cls, name, task, scale, options or {}, seeds, rates, compare, report)
-    plain = False if "ipykernel" in sys.modules else None  # notebooks cannot move the cursor, but claim to
+    plain = False if "ipykernel" in sys.modules else None  # notebooks wrongly claim that they can move the cursor
     console = Console(stderr=True, force_jupyter=False, force_terminal=plain, highlight=False)
     opened = Store(store)
     try:
         train(trials, opened, [HereEngine(), LocalEngine(workers)], console)
     except Stopped as stopped:
-        raise KeyboardInterrupt("stopped; progress is saved, and the same call resumes from there.") from stopped
+        raise KeyboardInterrupt("stopped; progress is saved, and the same call resumes.") from stopped
     return collect(trials, opened, warnings, report)
 
 
@@ -191,11 +191,11 @@ def train(trials: Trials, store: Store, engines: Sequence[Engine], console: Cons
 
 
 def timed(trials: Trials, store: Store) -> list[tuple[RunConfig, float]]:
-    """Seconds per step of the custom mixer at each width that is still to be trained, from a few steps of each."""
+    """Seconds per step of the custom mixer at each width still to be trained, measured in a few steps."""
     todo = {job.config.model.d_model: job.config for job in pending(trials.jobs(trials.own), store)}
     paces = []
     for config in todo.values():
-        with suppress(Exception):  # a mixer that fails here fails in its run, too, which says so
+        with suppress(Exception):  # a mixer that fails here also fails in its run, which reports it
             paces.append((config, time_steps(config, store).pace))
     return paces
 

@@ -1,4 +1,4 @@
-"""Hand-set models whose mechanism is known, as data: what a verdict on each of them must say."""
+"""Hand-set models whose mechanism is known, each with the finding that a verdict on it must give."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mecheval.intervene.mechanism import Finding
 
 
 class Known(NamedTuple):
-    """A hand-set model and what it does."""
+    """A hand-set model and its mechanism."""
 
     recipe: str
-    options: dict[str, Any]  # of `handmade`
+    options: dict[str, Any]  # options of `handmade`
     finding: Finding
-    stores: tuple[str, ...] = ()  # all roles that hold the whole key, where there are several
+    stores: tuple[str, ...] = ()  # all roles that hold the whole key, if there are several
 
     @property
     def title(self) -> str:
@@ -49,6 +49,6 @@ MECHANISMS = (
     Known("token_shift", {"layer": 1}, Finding("conv_association", 1)),
     Known("foo", {}, Finding("conv_association", 0)),
 )  # fmt: skip
-"""Models that recall, each in its own way."""
+"""Models that recall, each by another mechanism."""
 GUESSERS = tuple(Known(name, {}, Finding("not_learnt")) for name in ("guesser", "present_guesser", "stored_guesser"))
 """Models that only guess among a document's values."""

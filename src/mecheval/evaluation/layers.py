@@ -1,4 +1,4 @@
-"""The layers of a model from elsewhere: which submodules they are, and the sites that they offer."""
+"""The layers of a model that was trained elsewhere: their submodules and their sites."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from mecheval.types import SHORT_CONVOLUTIONS
 
 @dataclass(frozen=True)
 class Sites:
-    """The sites at which a model is intervened on, and which of them decide the verdict."""
+    """The sites of interventions on a model, and those that decide the verdict."""
 
     every: tuple[Site, ...]
-    inputs: tuple[Site, ...]  # of the layers, in order
+    inputs: tuple[Site, ...]  # the inputs of the layers, in order
     depths: Depths
 
     @property
@@ -37,9 +37,9 @@ class Sites:
 def sites_of(
     model: nn.Module, layers: Sequence[str] | None, mixers: Sequence[str], extra: Sequence[str] | None, tokens: Tensor
 ) -> Sites:
-    """Inputs and outputs of the layers, outputs of the mixers, and the activations that the user names.
+    """Inputs and outputs of the layers, outputs of the mixers, and activations that the user names.
 
-    The verdict also looks at the outputs of the smallest submodules inside the layers, where a run on `tokens` shows
+    The verdict also uses the outputs of the smallest submodules inside the layers, if a run on `tokens` shows
     that they have axes for documents and positions.
     """
     if isinstance(model, LM):
@@ -65,14 +65,14 @@ def sites_of(
     inside = [*(f"{path}.output" for path in mixers), *(extra or [])]
     every = [*ends, *(_inside(name, chosen) for name in inside)]
     depths = depths_of([*every, *inside_layers(model, chosen, tokens)])
-    depths = replace(depths, ends=(inputs[0], outputs[-1]))  # what comes before and after the layers is not known
+    depths = replace(depths, ends=(inputs[0], outputs[-1]))  # there may be more before and after the layers
     return Sites(tuple(dict.fromkeys(every)), tuple(inputs), depths)
 
 
 def inside_layers(model: nn.Module, layers: Sequence[str], tokens: Tensor) -> list[Site]:
     """The outputs of the submodules inside the layers that have no submodules themselves, in the order of computation.
 
-    Kept are those computed once, with shape (n, L, ...), or (n, C, at least L) from an `nn.Conv1d`.
+    Only those that are computed once and have shape (n, L, ...), or (n, C, at least L) from an `nn.Conv1d`, are kept.
     """
     n, length = tokens.shape
     seen: list[tuple[str, bool]] = []
@@ -111,12 +111,12 @@ def inside_layers(model: nn.Module, layers: Sequence[str], tokens: Tensor) -> li
 
 
 def find_layers(model: nn.Module) -> list[str]:
-    """The children of the only list of equal modules; if there is no such list or several, an error that names them."""
+    """The children of the only list of modules of one class, or an error that names such lists if there are several."""
     lists: dict[str, list[str]] = {}
     unequal = []
     for path, module in model.named_modules():
         if not isinstance(module, nn.ModuleList | nn.Sequential) or any(path.startswith(f"{each}.") for each in lists):
-            continue  # of lists inside lists, as of heads inside layers, the outermost counts
+            continue  # of nested lists, such as heads inside layers, the outermost counts
         names = [f"{path}.{name}" if path else name for name, _ in module.named_children()]
         kinds = {type(child) for child in module.children()}
         if len(kinds) == 1 and (len(names) > 1 or isinstance(module, nn.ModuleList)):
@@ -133,7 +133,7 @@ def find_layers(model: nn.Module) -> list[str]:
 
 def check_sites(model: nn.Module, tokens: Tensor, sites: Sites) -> int:
     """Check that sites are computed once, in order, with documents and positions first; returns the model's width."""
-    if isinstance(model, LM):  # whose sites know their axes
+    if isinstance(model, LM):  # the sites of an LM know their axes
         return model.d_model
     seen: list[str] = []
     shapes: dict[str, tuple[int, ...]] = {}
@@ -165,7 +165,7 @@ def check_sites(model: nn.Module, tokens: Tensor, sites: Sites) -> int:
 
 
 def _inside(name: str, layers: Sequence[str], short: bool = False) -> Site:
-    """The site called `name`, with the layer that contains it; `short` says that it is a short convolution."""
+    """The site called `name`, with the layer that contains it; `short` means that it is a short convolution."""
     path = name.removesuffix(".output")
     for i, layer in enumerate(layers):
         if path.startswith(f"{layer}."):

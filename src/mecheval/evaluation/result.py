@@ -27,18 +27,18 @@ MARK = "▸ "
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What `evaluate` found; print it, or show it in a notebook."""
+    """The result of `evaluate`, which can be printed or shown in a notebook."""
 
     title: str  # what was evaluated on what
-    name: str  # of the mixer or model, as in the table
+    name: str  # the name of the mixer or model in the table
     table: pd.DataFrame  # see COLUMNS; the first row is the mixer or model that was evaluated
-    verdict: Verdict | None  # None where it diverged
-    effects: pd.DataFrame  # of every site and role; with several seeds, seed by seed
+    verdict: Verdict | None  # None if the model diverged
+    effects: pd.DataFrame  # the effects at every site and role, for each seed
     warnings: tuple[str, ...] = ()
     report: Path | None = None
 
     def cells(self) -> list[list[str]]:
-        """The table as text, with what was evaluated marked."""
+        """The table as text, in which the evaluated mixer or model is marked."""
         return [_cells(row, own=row["mixer"] == self.name) for row in self.table.to_dict("records")]
 
     def lines(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Evaluate a model that was trained elsewhere: any torch module from tokens to logits, or a checkpoint on disk.
+"""Evaluates a model that was trained elsewhere: any torch module from tokens to logits, or a checkpoint on disk.
 
 Checkpoints are those of Hugging Face transformers. Nothing is fetched, and no pickle is read.
 """
@@ -98,7 +98,7 @@ def _check(name: str, model: nn.Module, task: Task, tokens: Tensor) -> None:
         if logits.shape[-1] < task.vocab_size:
             raise UserError(f"{name} has logits of {logits.shape[-1]} tokens; {task.name} has {task.vocab_size}.")
         bad = (~logits.isfinite()).any(-1).nonzero()
-        if len(bad) and logits.isnan().any():  # -inf is a way to rule tokens out
+        if len(bad) and logits.isnan().any():  # -inf is allowed, because it rules tokens out
             raise UserError(f"{name} gives NaN at position {int(bad[0, 1])} of document {int(bad[0, 0])}.")
         logits = _finite(logits)
         if not is_close(_finite(model(tokens)), logits):
@@ -122,13 +122,13 @@ def _check_causal(name: str, model: nn.Module, task: Task, tokens: Tensor, logit
 
 
 def _finite(logits: Tensor) -> Tensor:
-    """Logits for comparisons: tokens that are ruled out by -inf take no part."""
+    """Logits for comparisons, without tokens that are ruled out by -inf."""
     return logits.nan_to_num(neginf=0.0, posinf=0.0)
 
 
 @contextmanager
 def _tables_watched(model: nn.Module, tokens: Tensor, task: Task) -> Iterator[None]:
-    """Report a token beyond the embedding before it is looked up: on a GPU, that would end the process."""
+    """Raise an error for a token beyond the embedding before it is looked up, which would end the process on a GPU."""
 
     def watch(path: str) -> Any:
         def look(table: nn.Embedding, arguments: tuple[Any, ...]) -> None:
@@ -185,7 +185,7 @@ def load_checkpoint(path: str | Path) -> nn.Module:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; a checkpoint is a folder with config.json and *.safetensors.")
     if not (folder / "config.json").exists():
-        raise UserError(f"{folder} is no Hugging Face checkpoint: it has no config.json.")
+        raise UserError(f"{folder} is not a Hugging Face checkpoint: it has no config.json.")
     if not any(folder.glob("*.safetensors")):
         pickled = sorted(file.name for kind in PICKLES for file in folder.glob(kind))
         has = f"only pickles ({', '.join(pickled[:3])}), which are not read" if pickled else "no weights"
@@ -204,14 +204,14 @@ def load_checkpoint(path: str | Path) -> nn.Module:
             raise UserError(f"cannot load {folder}: {in_one_line(error)[:300]}") from None
     missing = sorted(info["missing_keys"])
     if missing:
-        raise UserError(f"{folder} is no whole language model: it has no weights for {', '.join(missing[:3])}.")
-    model.config.use_cache = False  # an answer depends on its document alone
+        raise UserError(f"{folder} is not a complete language model: it has no weights for {', '.join(missing[:3])}.")
+    model.config.use_cache = False  # so that an answer depends only on its document
     loaded: nn.Module = model.eval()
     return loaded
 
 
 def checkpoint_task(path: str | Path, task: str, options: Mapping[str, Any] | None = None) -> Task:
-    """A task by name; a task about text, which has an option `tokenizer`, gets that of the checkpoint."""
+    """A task by name; a task with an option `tokenizer` uses the tokenizer of the checkpoint."""
     given = dict(options or {})
     if "tokenizer" in TASKS.get(task).Options.model_fields:
         given.setdefault("tokenizer", str(path))
@@ -220,7 +220,7 @@ def checkpoint_task(path: str | Path, task: str, options: Mapping[str, Any] | No
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Inside, transformers prints neither progress nor warnings."""
+    """Suppress progress bars and warnings of transformers while the context lasts."""
     logging: Any = import_module("transformers.utils.logging")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

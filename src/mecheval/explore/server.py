@@ -1,4 +1,4 @@
-"""A server for one reader on this machine: it listens on the loopback alone, and knows its reader by a secret address.
+"""A server for one user on this machine: it listens only on the loopback interface, at a secret address.
 
 Every request must name this very host, so that no page from elsewhere can reach it under another name, and must begin
 with the token. The page may fetch nothing but what this server has.
@@ -18,7 +18,7 @@ from mecheval.errors import UserError
 from mecheval.explore.session import Asked, Session
 
 MOST_BYTES = 1_000_000
-"""The longest request."""
+"""Largest size of a request in bytes."""
 PAGES = {
     "": ("page.html", "text/html"),
     "page.js": ("page.js", "text/javascript"),
@@ -48,14 +48,14 @@ class Server(ThreadingHTTPServer):
         self.warm.start()
 
     def _warm_up(self) -> None:
-        """Answer once before anybody asks: what is loaded or compiled on first use is then there for the reader."""
+        """Answer once in advance, so that everything that is loaded or compiled on first use is ready for the user."""
         start = self.session.start()
-        with self.lock, suppress(Exception):  # which the reader is told of
+        with self.lock, suppress(Exception):  # the same error is reported when the user asks
             self.session.answer(Asked.read({"clean": start["clean"], "corrupted": start["corrupted"], "patches": []}))
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The URL of the page."""
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
 
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, "application/json", json.dumps(value, allow_nan=False).encode())
 
     def _send(self, status: int, kind: str, content: bytes) -> None:
-        with suppress(ConnectionError):  # the reader has gone on
+        with suppress(ConnectionError):  # the browser has closed the connection
             self._write(status, kind, content)
 
     def _write(self, status: int, kind: str, content: bytes) -> None:
@@ -119,4 +119,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal is for the address."""
+        """Log nothing, because the terminal shows the address."""

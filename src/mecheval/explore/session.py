@@ -1,4 +1,4 @@
-"""What the explorer computes: from the tokens and patches that a page asks for to answers, a map and a verdict."""
+"""Computes what the explorer shows: answers, a map and a verdict for the tokens and patches that a page asks for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 TOP = 5
-"""How many answers are listed, besides the right one."""
+"""Number of answers that are listed, besides the right one."""
 DIRECTIONS = ("restore", "destroy")
 MOST_PATCHES = 1000
 MOST_LISTED = 5000
@@ -33,7 +33,7 @@ MOST_LISTED = 5000
 
 
 class Asked(NamedTuple):
-    """What a page asks for."""
+    """A request of the page."""
 
     clean: tuple[str, ...]  # symbols up to the prediction
     corrupted: tuple[str, ...]
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def read(cls, given: Any) -> Asked:
-        """From JSON, or an error that says what is wrong."""
+        """Parse JSON, or raise an error that says what is wrong."""
         names = ("clean", "corrupted", "patches")
         if not isinstance(given, dict) or not all(isinstance(given.get(name), list) for name in names):
             raise UserError("the explorer wants lists of clean and corrupted tokens, and of patches.")
@@ -74,7 +74,7 @@ class Session:
         self.roles = in_order(clean.roles)
 
     def start(self) -> dict[str, Any]:
-        """What the page begins with."""
+        """The initial content of the page."""
         words = {
             name: [self.task.symbol(int(token)) for token in batch.tokens[0, : self.length]]
             for name, batch in (("clean", self.clean), ("corrupted", self.corrupted))
@@ -129,7 +129,7 @@ class Session:
 
 
 def _judged(effects: pd.DataFrame) -> str:
-    """What the rule behind verdicts says of this one document."""
+    """The rule's finding for this one document."""
     evidence = effects.attrs[EVIDENCE]
     return "none: it is about documents that differ in their keys" if evidence is None else str(finding_in(evidence))
 

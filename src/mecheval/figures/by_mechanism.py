@@ -1,4 +1,4 @@
-"""The runs of a store by mechanism: names that say in what runs differ, rows for drawings, and two of the drawings."""
+"""The runs of a store by mechanism: names that show how runs differ, rows for drawings, and two of the drawings."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ WAY = ["verdict", "layer", "stored_by", "stored_at", "n_layers"]
 HEADS = (*CARRIERS, "value", "next_key")
 """Positions of the columns `SHARES`."""
 CELL, HEIGHT, BLOCK = (56.0, 20.0), 23.0, 8.0
-"""Pixels of a cell, from a mixer to the next, and before a group of them."""
+"""Width and height of a cell, distance between mixers, and space before a group of them, in pixels."""
 STEP, LEFT, GAP = 42.0, 40.0, 20.0
 """Pixels between two positions of a drawing, to its left, and between two drawings."""
 ACROSS, MOST = 2, 40
-"""Drawings that stand side by side, and the most that are drawn."""
+"""Number of drawings side by side, and largest number of drawings."""
 
 
 def mechanism_rows(store: Store, task: str, among: Collection[str] | None = None) -> pd.DataFrame:
@@ -258,7 +258,7 @@ def shares_figure(rows: pd.DataFrame, title: str) -> Chart:
     for verdict in dict.fromkeys(known):
         own = rows[rows["verdict"] == verdict].set_index("mixer")
         canvas.text(0, y, words(verdict), bold=True, what="verdict")
-        if verdict == "not_learnt":  # a share of nothing says nothing
+        if verdict == "not_learnt":  # the shares would be meaningless
             for text in wrapped(", ".join(cut(name, LONGEST) for name in ordered("mixer", own.index)), canvas.width, 6):
                 y += HEIGHT
                 canvas.text(0, y, text, size=12, what="mixer")

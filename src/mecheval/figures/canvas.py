@@ -1,7 +1,7 @@
-"""Drawings from computed places: lines, boxes, arrows, words and rows of tokens on a sheet, as one chart.
+"""Drawings made of lines, boxes, arrows, words and rows of tokens at computed places, as one chart.
 
-Places are in pixels, x to the right and y downwards. From bottom to top lie grounds, lines, boxes, heads of arrows and
-words. All of them come from data fields, so that a name is never read as anything but text.
+Places are in pixels, x to the right and y downwards. From bottom to top, there are grounds, lines, boxes, arrow heads
+and words. All of them come from data fields, so that a name is never interpreted as anything but text.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ PLAIN = "#f4f4f4"
 HEIGHT = 22.0
 """Height of a token in pixels."""
 PADDING, GAP, NARROWEST = 10.0, 4.0, 26.0
-"""Pixels beside a symbol in its box, between boxes, and of the narrowest box."""
+"""Pixels beside a symbol in its box and between boxes, and the width of the narrowest box."""
 LONGEST = 12
-"""Most characters of a symbol that are shown."""
+"""Largest number of characters of a symbol that are shown."""
 LABEL, LEADING = 10.0, 13.0
 """Text size of the names of roles, and the height of a line of them, in pixels."""
 
@@ -56,7 +56,7 @@ class Canvas:
 
     width: float
     height: float
-    lines: list[dict[str, Any]] = field(default_factory=list)  # one row a corner
+    lines: list[dict[str, Any]] = field(default_factory=list)  # one row per corner
     boxes: dict[tuple[bool, float], list[dict[str, Any]]] = field(default_factory=dict)  # by (above lines, radius)
     heads: list[dict[str, Any]] = field(default_factory=list)
     words: dict[tuple[Align, bool, bool], list[dict[str, Any]]] = field(default_factory=dict)  # by how they are set
@@ -163,17 +163,17 @@ def _given(**channels: str) -> Spec:
 
 
 def cut(text: str, signs: int) -> str:
-    """The text, shortened to at most so many characters."""
+    """The text, shortened to at most `signs` characters."""
     return text if len(text) <= signs else text[: signs - 1] + "…"
 
 
 def breadth(text: str, size: float = SIZE, sign: float = SANS) -> float:
-    """About how many pixels a text takes; fonts differ, and wide characters take two places."""
+    """The approximate width of a text in pixels; fonts differ, and wide characters take two places."""
     return size * sign * sum(2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text)
 
 
 def pitch(symbols: Sequence[str]) -> float:
-    """Pixels from one token to the next, the same for a whole row."""
+    """The distance in pixels from one token to the next, the same for a whole row."""
     return max(NARROWEST, max(breadth(cut(each, LONGEST)) for each in symbols) + PADDING) + GAP
 
 

@@ -1,4 +1,4 @@
-"""How mixers learn: the share of runs that do by learning rate, and when accuracy and mechanism come."""
+"""How mixers learn: the share of runs that learn by learning rate, and when accuracy and mechanism appear."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mecheval.studies.convergence import LEARNT, says
 from mecheval.types import MISSING
 
 CELL, HIGH = 46, 22
-"""Pixels of a learning rate across and of a mixer down."""
+"""Width of a learning rate and height of a mixer, in pixels."""
 WIDE = 260
 NAMES = {"jumps": "accuracy jumps", "appears": "mechanism appears", "to_90": "accuracy reaches 90 %"}
 LOOKS = {"jumps": ("#0072b2", "circle"), "appears": ("#d55e00", "triangle-up"), "to_90": ("#5c6670", "diamond")}

@@ -1,4 +1,4 @@
-"""What mixers cost by length: time a token, memory and state, one panel each."""
+"""Charts of the cost of mixers by length: time per token, memory and state, one panel each."""
 
 from __future__ import annotations
 

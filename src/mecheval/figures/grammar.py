@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # slow to import
 FEWEST, MOST = 6, 16
 """Terminals of the document that is drawn by default: enough to be a tree, few enough to be read."""
 LOOK = 1000
-"""How many documents are searched for one of that size."""
+"""Number of documents that are searched for one of that size."""
 LARGEST = 40
-"""Most terminals of a tree that can be read."""
+"""Largest number of terminals in a readable tree."""
 MARK, EDGE = "#b3261e", "#8a8f98"
 """Colours of the edges that the query asks about, and of the others."""
 LEVEL, LINE, NODE = 46.0, 16.0, 30.0
@@ -28,7 +28,7 @@ LEVEL, LINE, NODE = 46.0, 16.0, 30.0
 BAR, MARGIN = 36.0, 30.0
 """Width of the bar of a probability of 1, and space beside a column of rules, in pixels."""
 TALLEST, WIDEST_RULE = 26, 64
-"""About how many rules stand in a column, and most characters of a rule."""
+"""Approximate number of rules in a column, and largest number of characters in a rule."""
 HEAD = "[head]"
 NOTES = (
     "Left: the rules of all nonterminals in this derivation, with probabilities; it uses those in bold.",

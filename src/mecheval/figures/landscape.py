@@ -33,7 +33,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def landscape(plane: Rows, line: Rows, sharpness: Rows, title: str) -> vl.Chart:
-    """Charts of what `mecheval.training.landscape` finds."""
+    """Charts of the results of `mecheval.training.landscape`."""
     parts = [_plane(plane), _line(line)]
     below = []
     if sharpness:

@@ -24,11 +24,11 @@ DOWN = ("task", "positions", "short_conv", "n_layers")
 """Axes that, like options, have a line of panels for each combination of their values, where they vary."""
 SIDES = {1: (420, 220), 2: (260, 160)}
 SIDE = (170, 120)
-"""Pixels of a panel across and down, by how many stand side by side."""
+"""Width and height of a panel in pixels."""
 LARGE = (460, 260)
-"""Pixels across and down of a figure of one panel."""
+"""Width and height in pixels of a figure with one panel."""
 COLOURS = (*reversed(vl.HUES.values()), *vl.OTHER_HUES)
-"""Colours of lines that do not stand for mixers."""
+"""Colours of lines that do not represent mixers."""
 POINTS = 150
 """Largest number of points of one curve; more could not be seen."""
 DIGITS = 4
@@ -66,7 +66,7 @@ def strokes(
 
 
 def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
-    """About so many of the points at most, evenly, and always the last."""
+    """About `most` of the points at most, evenly spaced, and always the last."""
     stride = -(-len(points) // most)
     return [point for index, point in enumerate(points) if index % stride == 0 or index == len(points) - 1]
 

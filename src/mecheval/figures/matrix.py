@@ -117,12 +117,12 @@ def _maps(table: StudyTable, title: str, columns: Mapping[str, str], by: str | N
 
 
 def _column_width(columns: int) -> int:
-    """Pixels of a column of a heat map that has so many."""
+    """Width in pixels of a column of a heat map with this number of columns."""
     return max(CELL[0], 84 // columns)
 
 
 def _panel_width(panels: int) -> int:
-    """Pixels of a panel of bars, by how many stand side by side."""
+    """Width in pixels of a panel of bars, by the number of panels side by side."""
     return {1: 260, 2: 180}.get(panels, 112)
 
 

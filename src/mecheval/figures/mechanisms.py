@@ -51,11 +51,11 @@ STEP, BAND, NAMES = 64.0, 36.0, 30.0
 LINE, SPACE = 15.0, 26.0
 """Height of a line of text, and space between two mixers, in pixels."""
 LONGEST = 34
-"""Most characters of the name of a mixer that are shown."""
+"""Largest number of characters of a mixer's name that are shown."""
 TALLEST = 12_000.0
-"""Most pixels of a drawing; a note counts the mixers that would stand below."""
+"""Largest height of a drawing in pixels; a note gives the number of mixers that did not fit."""
 FEW = 6
-"""Most findings of a mixer that are listed; the rest are counted."""
+"""Largest number of findings of a mixer that are listed; of the rest, only the number is given."""
 
 
 class Spot(NamedTuple):

@@ -1,4 +1,4 @@
-"""Interventions on a model's activations, and what they say about its mechanism."""
+"""Interventions on a model's activations, and what they reveal about its mechanism."""
 
 from typing import TYPE_CHECKING
 

@@ -1,12 +1,12 @@
 """Attribution patching: what interchange interventions would restore, estimated from gradients.
 
-For a small change of an activation, the change of the answer's likelihood is the gradient times the change. So one run
-backwards estimates the effects of all sites and roles at once, where exact patching needs a run for each. Far from
-small changes the gradient at one point misleads: a likelihood that is near 0 or 1 hardly moves. Integrated gradients
-take the mean gradient along a line instead: between the two activations of the site itself, or between the embeddings
-of the corrupted and the clean documents. The first is the exact effect in the limit of many steps, by the theorem that
-an integral of slopes is a difference, but needs runs for every site and role of its own. The second is cheap, because
-the same runs serve all of them, and far less accurate.
+For a small change of an activation, the change of the answer's likelihood is the gradient times the change. So one
+backward pass estimates the effects of all sites and roles at once, whereas exact patching needs a run for each. For
+large changes, the gradient at one point is misleading, because a likelihood near 0 or 1 hardly moves. Integrated
+gradients therefore average the gradient along a line: either between the two activations of the site itself, or between
+the embeddings of the corrupted and the clean documents. The first converges to the exact effect as the number of steps
+grows, because an integral of slopes is a difference, but it needs separate runs for every site and role. The second is
+cheap, because the same runs serve all of them, and far less accurate.
 
 n documents, L tokens.
 """
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINES = ("sites", "inputs")
-"""What moves from the corrupted to the clean documents."""
+"""What moves along the line from the corrupted to the clean documents."""
 STEPS = 5
-"""Points of the line at which gradients are taken, unless another number is asked for."""
+"""Default number of points on the line at which gradients are taken."""
 
 
 def attribute(
@@ -61,15 +61,16 @@ def attribute(
     seed: int = 0,
     budget_mb: float = BUDGET_MB,
 ) -> pd.DataFrame:
-    """The table of `interchange`, with estimates of what is restored, from gradients.
+    """The table of `interchange`, with estimates from gradients of what is restored.
 
-    Gradients are taken at `steps` points between corrupted and clean documents (integrated gradients); `steps=1` takes
-    them half-way. By default (`along="sites"`) each row has a line of its own, on which only its site moves at its
-    role: `steps` runs for each row. With `along="inputs"` the embeddings move, and `steps` runs serve all rows: cheap,
-    and good for the largest effects only. `inputs` is then the site that moves: of an `LM`, the input of its first
-    block; of any other module, name the output of its embedding, e.g. `transformer.wte.output`. `measure` is
-    "likelihood", "log" (its logarithm) or "logit" of the answer: in a model that is linear up to its logits, estimates
-    of the latter are exact. An estimate may lie outside 0 and 1. No verdict is made of estimates.
+    Gradients are taken at `steps` points between the corrupted and the clean documents (integrated gradients);
+    `steps=1` takes them half-way. By default (`along="sites"`), each row has its own line, on which only its site moves
+    at its role; this takes `steps` runs for each row. With `along="inputs"`, the embeddings move, and `steps` runs
+    serve all rows, which is cheap but reliable only for the largest effects. `inputs` is then the site that moves: by
+    default the input of an `LM`'s first block; for any other module, name the output of its embedding, e.g.
+    `transformer.wte.output`. `measure` is "likelihood", "log" (its logarithm) or "logit" of the answer; in a model that
+    is linear up to its logits, estimates for "logit" are exact. An estimate may lie outside [0, 1]. Estimates do not
+    give a verdict.
     """
     check_same(clean, corrupted)
     if steps < 1:
@@ -90,7 +91,7 @@ def attribute(
     where = before_the_answer(clean, positions(clean, roles, seed))
     parts = []
     with evaluating(model):
-        for rows in document_slices(model, clean, budget_mb / 4):  # a run backwards keeps every activation
+        for rows in document_slices(model, clean, budget_mb / 4):  # a backward pass keeps every activation
             own, base = (cut_after_prediction(batch[rows]) for batch in (clean, corrupted))
             there = {role: at[rows] for role, at in where.items()}
             run = _Runs(model, own, base, asked, there, MEASURES[measure])
@@ -105,7 +106,7 @@ def attribute(
 
 
 class _Runs:
-    """Runs of some documents, with what is read of them once."""
+    """Some documents, with the activations that are read once and used in all runs."""
 
     def __init__(
         self, model: nn.Module, clean: Batch, corrupted: Batch, sites: Sequence[str], where: dict[str, Tensor],
@@ -121,7 +122,7 @@ class _Runs:
         self.estimates = torch.zeros(len(sites), len(where), len(clean), dtype=torch.float64)
 
     def along_sites(self, shares: Sequence[float]) -> Tensor:
-        """(sites, roles, n): each place moves by itself. What comes before its block in an `LM` is not run again."""
+        """(sites, roles, n) estimates; each place moves by itself. Blocks of an `LM` before its site are not rerun."""
         for s, site in enumerate(self.sites):
             block = place(self.model, site).site.block or 0
             for r, (role, at) in enumerate(self.where.items()):
@@ -134,7 +135,7 @@ class _Runs:
         return self.estimates
 
     def along_inputs(self, moved: str, shares: Sequence[float]) -> Tensor:
-        """(sites, roles, n): the inputs move, and all sites are heard meanwhile."""
+        """(sites, roles, n) estimates; the inputs move, and the gradients of all sites are taken together."""
         everywhere = torch.arange(self.clean.tokens.shape[1], device=self.clean.tokens.device)
         at = {"all": everywhere.expand(len(self.clean), -1)}
         with torch.no_grad():
@@ -149,13 +150,13 @@ class _Runs:
             for s, (site, slope) in enumerate(zip(self.sites, slopes, strict=True)):
                 for r, (role, there) in enumerate(self.where.items()):
                     change = self.changes[site, role] * at_positions(slope, self.axes[site], there)
-                    if there.ndim == 2:  # a span: only where the document has it
+                    if there.ndim == 2:  # a span counts only where the document has it
                         change = change * (there != NOWHERE).view(*there.shape, *[1] * (change.ndim - 2))
                     self.estimates[s, r] += change.flatten(1).sum(1).double().cpu() / len(shares)
         return self.estimates
 
     def answer(self, block: int) -> Tensor:
-        """The sum of the documents' measures; of an `LM`, from the input of a block on."""
+        """The sum of the documents' measures; an `LM` is run only from the input of `block` on."""
         model, at = self.model, self.corrupted.predict_at[:, 0]
         if isinstance(model, LM):
             logits = model.resume(block, self.inputs[block], at)
@@ -165,7 +166,7 @@ class _Runs:
 
 
 def _placed(axis: int, at: Tensor, values: Tensor) -> Listener:
-    """A listener that puts values at positions; the run has gradients from there on."""
+    """A listener that writes values at positions; the run has gradients from there on."""
 
     def change(x: Tensor) -> Tensor:
         y = x.detach().clone()

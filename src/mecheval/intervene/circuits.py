@@ -1,9 +1,9 @@
-"""Circuits: which parts of a model, and which connections between them, are enough to give its answer.
+"""Circuits: the parts of a model, and the connections between them, that are sufficient for its answer.
 
-The parts of a model read the residual stream and write to it. In a circuit of nodes, a part that is outside writes what
-it writes in the corrupted run, at the positions of one role. In a circuit of edges, a part outside is not heard by one
-reader: the reader gets the stream of the corrupted run, and the changes of those writers alone to which an edge of the
-circuit leads. So a circuit of nodes is one of edges, too: all edges that leave its nodes.
+The parts of a model read the residual stream and write to it. In a circuit of nodes, a part outside the circuit writes
+what it writes in the corrupted run, at the positions of one role. In a circuit of edges, a reader gets the stream of
+the corrupted run, plus the changes of those writers from which an edge of the circuit leads to it. So a circuit of
+nodes is also a circuit of edges: all edges that leave its nodes.
 
 Faithfulness is the share of the answer that a circuit keeps: 0 for the empty circuit, which is the corrupted run, 1 for
 the whole model. Circuits are grown in the order of their nodes' or edges' scores to the ten sizes of the MIB benchmark
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares of all nodes or edges that circuits have, as in the benchmark."""
+"""Sizes of circuits as shares of all nodes or edges, as in the benchmark."""
 LEVELS = ("nodes", "edges")
 RANDOM = 100
-"""Random circuits that a circuit is compared with; with so many, the least p value is just below 0.01."""
+"""Default number of random circuits for comparison, with which the smallest p value is just below 0.01."""
 ELSEWHERE = "elsewhere"
-"""The class of the positions that have no role."""
+"""The class of positions without a role."""
 
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[Any]]
-Heard = Callable[[str, Tensor], Tensor]  # of the name of a reader or writer, and what passes there
+Heard = Callable[[str, Tensor], Tensor]  # name of a reader or writer, its activation -> the activation to use
 
 
 class Wiring(NamedTuple):
     """What writes to the residual stream of a model, and what reads it."""
 
-    embedding: str  # the site that the stream begins with
-    parts: tuple[tuple[str, str], ...]  # of each part, the module that reads the stream, and the site that it adds
+    embedding: str  # the site with which the stream begins
+    parts: tuple[tuple[str, str], ...]  # for each part, the module that reads the stream and the site that it adds
     last: str  # the module that reads the stream for the head
 
     @classmethod
@@ -77,17 +77,17 @@ class Wiring(NamedTuple):
 class Circuit:
     """Nodes or edges by their scores, and how faithful circuits of them are."""
 
-    scores: pd.DataFrame  # site, role and, of edges, receiver; score: what the answer loses without it; best first
+    scores: pd.DataFrame  # site, role, receiver (edges only), score (what the answer loses without it); best first
     curve: pd.DataFrame  # size, kept (nodes or edges), faithfulness, random (mean over random circuits)
     cpr: float
     cmd: float
-    p: float  # the share of random circuits, this one among them, whose CPR is at least as large
+    p: float  # the share of random circuits, counting this one, whose CPR is at least as large
     random_cprs: list[float] = field(repr=False)
 
     def auroc(self, true: Sequence[tuple[str, ...]]) -> float:
-        """How well scores separate `true`, (site, role) or (site, receiver, role) each, from the rest: 1 is perfectly.
+        """How well the scores separate `true` members, (site, role) or (site, receiver, role) each, from the others.
 
-        It is the probability that a member has a larger score than another one; ties count half.
+        It is the probability that a true member has a larger score than another one; ties count half.
         """
         names = [name for name in ("site", "receiver", "role") if name in self.scores]
         rows = list(self.scores[names].itertuples(index=False, name=None))
@@ -167,7 +167,7 @@ Member = tuple[int, int | None, int]  # writer, reader (None: all), class of pos
 
 
 def _members(wiring: Wiring, classes: Sequence[str], level: str) -> list[Member]:
-    """All nodes, or all edges from a writer to a reader that comes after it."""
+    """All nodes, or all edges from a writer to a later reader."""
     writers, readers = len(wiring.writers), len(wiring.readers)
     if level == "nodes":
         return [(w, None, c) for w in range(writers) for c in range(len(classes))]
@@ -211,14 +211,14 @@ class _Runs:
         return (sums / len(self.clean)).numpy()
 
     def _observe(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What readers get and writers say in a run."""
+        """The inputs of readers and the outputs of writers in a run."""
         streams: dict[str, Tensor] = {}
         said: dict[str, Tensor] = {}
         self._pass(batch, lambda name, x: streams.setdefault(name, x), lambda name, x: said.setdefault(name, x))
         return streams, said
 
     def _run(self, clean: Batch, edges: Tensor, streams: dict[str, Tensor], said: dict[str, Tensor]) -> Tensor:
-        """The measure (n,) of documents when readers hear only along these edges."""
+        """The measure (n,) of documents if readers get changes only along these edges."""
         changes: list[Tensor] = []
 
         def wrote(name: str, x: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ class _Runs:
         return self._pass(clean, reads, wrote)
 
     def _pass(self, batch: Batch, reads: Heard, wrote: Heard) -> Tensor:
-        """Run documents while `reads` and `wrote` hear of all that is read and written, and may change it."""
+        """Run documents, passing all that is read and written through `reads` and `wrote`, which may change it."""
         modules = dict(self.model.named_modules())
         with ExitStack() as stack:
             stack.enter_context(listening(self.model, {name: _named(wrote, name) for name in self.wiring.writers}))
@@ -251,7 +251,7 @@ def _named(heard: Heard, name: str) -> Listener:
 
 
 def _classes(batch: Batch, where: dict[str, Tensor]) -> Tensor:
-    """(n, L): the number of the first role that a position has, or of the class of the rest."""
+    """(n, L): the number of the first role of a position, or that of the class `elsewhere`."""
     found = torch.full_like(batch.tokens, len(where))
     for number, at in reversed(list(enumerate(where.values()))):
         each = at.view(len(batch), -1)

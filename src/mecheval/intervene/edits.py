@@ -1,4 +1,4 @@
-"""Interventions as values: which site, which role, which edit; and the two tools that use them."""
+"""Interventions as values (a site, a role and an edit), and the two tools that use them, `capture` and `patch`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mecheval.registry import Registry
 from mecheval.types import NOWHERE, Batch
 
 Edit = Callable[[Tensor], Tensor]
-"""Activations at one role (n, ...) -> what replaces them (n, ...). Any function will do; these are the usual ones."""
+"""A function from activations at one role (n, ...) to their replacements (n, ...); the usual ones are below."""
 EDITS: Registry[Callable[..., Edit]] = Registry("edit", "mecheval.edits")
-"""Edits that a command can name, each made from numbers: `zero`, or `noise=0.5`. An edit is one class here."""
+"""Edits that a command can name, with numbers as arguments: `zero`, or `noise=0.5`. Each is one class."""
 
 
 def edit_of(text: str) -> Edit:
-    """The edit that `text` names: `mean`, or `noise=0.5` for one that needs a number (`a=1,2` for two)."""
+    """The edit that `text` names, such as `mean`, or `noise=0.5` for an edit that needs a number (`a=1,2` for two)."""
     name, _, given = text.partition("=")
     make = EDITS.get(name)
     needs = [each.name for each in inspect.signature(make).parameters.values() if each.default is each.empty]
@@ -35,38 +35,35 @@ def edit_of(text: str) -> Edit:
         numbers = [math.nan]
     if len(numbers) != len(needs) or not all(0 <= number < math.inf for number in numbers):
         usage = f"{name}={','.join(f'<{each}>' for each in needs)}" if needs else name
-        raise UserError(f"edit {text!r} has other numbers than it needs; write {usage}.")
+        raise UserError(f"edit {text!r} does not have the numbers that it needs; write {usage}.")
     return make(*numbers)
 
 
 @dataclass(frozen=True, eq=False)
 class Take:
-    """Take the activations of another run, (n, ...): an interchange intervention."""
+    """Replace activations by those of another run, (n, ...), as interchange interventions do."""
 
     values: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the activations of the other run, on the device of x."""
         return self.values.to(x)
 
 
 @EDITS.register("zero")
 @dataclass(frozen=True)
 class Zero:
-    """Put zeros."""
+    """Replace activations by zeros."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return zeros of the shape of x."""
         return torch.zeros_like(x)
 
 
 @EDITS.register("mean")
 @dataclass(frozen=True)
 class Mean:
-    """Put the mean over the batch's documents: what is particular to a document is gone."""
+    """Replace activations by their mean over the batch's documents, which removes what is particular to each."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the mean over documents, repeated for each of them (n, ...)."""
         return x.mean(0, keepdim=True).expand_as(x)
 
 
@@ -79,14 +76,14 @@ class Noise:
     seed: int = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Add noise that is drawn from the seed at every call, on the CPU, so that it is the same on every device."""
+        """Add noise, drawn from the seed at every call, on the CPU, so that it is the same on every device."""
         generator = torch.Generator().manual_seed(self.seed)
         return x + self.std * torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
 
 
 @dataclass(frozen=True, eq=False)
 class Intervention:
-    """Replace the activation of `site` at `role` by what `edit` makes of it."""
+    """Replaces the activation x of `site` at `role` by `edit(x)`."""
 
     site: str
     role: str | int
@@ -100,7 +97,7 @@ def at_positions(x: Tensor, axis: int, where: Tensor) -> Tensor:
 
 
 def put(x: Tensor, axis: int, where: Tensor, values: Tensor) -> None:
-    """Write values (n, ...) or (n, m, ...) into x (n, .., L, ..) at positions (n,) or (n, m), but for NOWHERE."""
+    """Write values (n, ...) or (n, m, ...) into x (n, .., L, ..) at positions (n,) or (n, m), except for NOWHERE."""
     there = (where != NOWHERE).to(x.device)
     row = torch.arange(len(x), device=x.device)
     rows = row if where.ndim == 1 else row[:, None].expand(where.shape)
@@ -120,9 +117,9 @@ def capture(
 def capture(
     model: nn.Module, batch: Batch, sites: Sequence[str], roles: Roles | None = None, seed: int = 0
 ) -> dict[str, Tensor] | dict[str, dict[str, Tensor]]:
-    """Run `model` on a batch and read activations.
+    """Run `model` on a batch and return activations.
 
-    Without `roles`: site -> whole activation. With roles: site -> role -> (n, ...).
+    Without `roles`, the result maps site -> whole activation; with roles, site -> role -> (n, ...).
     """
     where = None if roles is None else positions(batch, roles, seed)
     seen: dict[str, Tensor] = {}
@@ -134,7 +131,7 @@ def capture(
 
         return read
 
-    asked = {"at": batch.predict_at[:, 0]} if isinstance(model, LM) else {}  # logits are wanted nowhere
+    asked = {"at": batch.predict_at[:, 0]} if isinstance(model, LM) else {}  # the logits are not needed
     with listening(model, {name: reader(name) for name in sites}), torch.no_grad():
         model(batch.tokens, **asked)
     missing = [name for name in sites if name not in seen]
@@ -148,9 +145,9 @@ def capture(
 
 @contextmanager
 def patch(model: nn.Module, interventions: Sequence[Intervention], batch: Batch, seed: int = 0) -> Iterator[None]:
-    """Inside, running `model` on documents with the roles of `batch` is intervened on; afterwards all is as before.
+    """Apply interventions to `model` while the context lasts; it must be run on documents with the roles of `batch`.
 
-    Several interventions act together, those on one site in the order given.
+    Several interventions act together; those on the same site are applied in the given order.
     """
     listeners: dict[str, Callable[[Tensor], Tensor]] = {}
     for each in interventions:

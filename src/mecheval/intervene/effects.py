@@ -1,4 +1,4 @@
-"""Interchange interventions: put the clean activation of one site at one role back into a corrupted run."""
+"""Interchange interventions: patch the clean activation of one site at one role into a corrupted run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.intervene.table import Effects
 
 BUDGET_MB = 64
-"""Larger stacks are not faster: they leave the cache."""
+"""Default memory in megabytes for stacked activations; larger stacks do not fit the cache and are not faster."""
 SLICE = 64
-"""Documents at once for a module that is not an `LM`."""
+"""Number of documents run at once by a module that is not an `LM`."""
 
 EVIDENCE = "evidence"
-"""The name under which what decides a verdict travels with a table of effects, in `effects.attrs`."""
+"""The key of `effects.attrs` under which a table of effects carries the evidence for a verdict."""
 
 
 class Documents:
-    """Likelihoods of every document behind a table of effects."""
+    """The likelihoods of every document from which a table of effects is computed."""
 
     def __init__(
         self, sites: Sequence[Site], roles: Sequence[str], original: Tensor, found: Likelihoods,
@@ -40,8 +40,8 @@ class Documents:
     ) -> None:  # fmt: skip
         self.sites, self.roles, self.direction, self.corruption = list(sites), list(roles), direction, corruption
         self.original, self.corrupted = original, found.base  # (n,)
-        self.restored = found.edited  # (sites, roles, n): the likelihoods after each intervention
-        self.hits = hits  # (sites, roles, n): whether it gives the counterfactual answer, of swapped documents
+        self.restored = found.edited  # (sites, roles, n): likelihoods after each intervention
+        self.hits = hits  # (sites, roles, n): for swapped documents, whether it gives the counterfactual answer
 
 
 def default_sites(model: nn.Module) -> list[Site]:
@@ -77,21 +77,21 @@ def interchange(
     seed: int = 0,
     budget_mb: float = BUDGET_MB,
 ) -> Effects:
-    """A row for each site and role: what putting the clean activation back into the corrupted run restores.
+    """A row for each site and role: what patching the clean activation into the corrupted run restores.
 
     Columns: site, block, part, kind (see `Site`), role; corruption and direction; original, corrupted, restored (mean
-    likelihoods of the answer: in clean and corrupted documents, and after the intervention), attribution = what the
-    intervention changes, share = attribution / (original - corrupted), n documents. `direction`: "restore"; "destroy"
-    puts the corrupted activation into the clean run; "both". `joint` replaces several (site, role) together, in one row
-    whose role is "joint". For documents whose values were swapped, `hits` is the share of documents in which the clean
-    run with the swapped activation gives the answer of the swapped document (direction "destroy").
+    likelihoods of the answer in clean documents, in corrupted ones and after the intervention), attribution (the change
+    by the intervention), share = attribution / (original - corrupted), and n, the number of documents. `direction` is
+    "restore", "destroy" (patch the corrupted activation into the clean run) or "both". `joint` replaces several (site,
+    role) together, in one row whose role is "joint". For documents whose values were swapped, `hits` is the share of
+    documents in which the clean run with the swapped activation gives the swapped document's answer ("destroy").
 
-    `model` is an `LM`, or any module that maps tokens (n, L) to logits (n, L, V) or to an object with `.logits`, with
-    `sites` named by submodule, e.g. `layers.0.attn.output`; for those every edit is a whole run, and `depths` names the
-    sites that decide a verdict. The site `blocks.1.mixer.state` is all that the mixer carries on after a position;
+    `model` is an `LM`, or any module that maps tokens (n, L) to logits (n, L, V) or to an object with `.logits`; its
+    `sites` are then named by submodule, e.g. `layers.0.attn.output`, every edit is a whole run, and `depths` names the
+    sites that decide a verdict. The site `blocks.1.mixer.state` is everything that the mixer carries beyond a position;
     `heads` adds a row for every head of an `LM`'s mixers. `per_document` gives a row for each document instead, with
     its number as `document`. `budget_mb` bounds the memory of the activations; `seed` chooses the positions of the role
-    `random`. Without `roles`, they are all that the documents have, and `random`.
+    `random`. Without `roles`, all roles of the documents and `random` are used.
     """
     import pandas as pd
 
@@ -108,11 +108,11 @@ def interchange(
     if joint is not None:
         where |= before_the_answer(clean, positions(clean, [role for _, role in joint if role not in where], seed))
     with evaluating(model):
-        wanted = directions if asked or joint is not None or per_document else []  # else only the evidence is
+        wanted = directions if asked or joint is not None or per_document else []  # otherwise only evidence is wanted
         found = [_both(model, clean, corrupted, asked, where, joint, name, budget_mb) for name in wanted]
         decides = depths or (depths_of(model.sites()) if isinstance(model, LM) else None)
         evidence = None
-        about_keys = corruption_of(clean, corrupted) in ("key", "other")  # what a verdict is about
+        about_keys = corruption_of(clean, corrupted) in ("key", "other")  # a verdict needs corrupted keys
         if decides is not None and not per_document and about_keys:
             at_once = document_slices(model, clean, budget_mb)[0].stop
             own, base = cut_after_prediction(clean), cut_after_prediction(corrupted)
@@ -138,7 +138,7 @@ def _both(
     else:
         cells = [((site, role),) for site in sites for role in where]
         shown = list(sites)
-    # Documents that end early are run together, each slice no longer than it needs; a control is about its neighbour.
+    # Documents are sorted by length, so that slices are no longer than necessary; a control uses neighbours.
     order = torch.arange(len(clean)) if direction == "control" else clean.predict_at[:, 0].argsort(stable=True).cpu()
     parts = []
     for rows in document_slices(model, clean, budget_mb):
@@ -160,7 +160,7 @@ def _both(
 
 
 def corruption_of(clean: Batch, corrupted: Batch) -> str:
-    """What was done to the documents, as `Task.corrupt` calls it; "other" for anything else."""
+    """The kind of corruption, as `Task.corrupt` names it; "other" for anything else."""
     if corrupted.counterfactual is not None:
         return "swap"
     changed = clean.tokens != corrupted.tokens
@@ -175,7 +175,7 @@ def corruption_of(clean: Batch, corrupted: Batch) -> str:
 
 
 def _replaceable(model: nn.Module, name: str) -> Site:
-    """The site of this name, or an error if the model does not compute with what is there."""
+    """The site of this name, or an error if replacing its activation would have no effect on the model."""
     found = place(model, name)
     if found.readonly and found.site.part != STATE:
         raise UserError(f"site {name} can only be read: the model does not compute with it.")
@@ -190,7 +190,7 @@ def _slice(
     base, source = (clean, corrupted) if direction == "destroy" else (corrupted, clean)
     sites = list(dict.fromkeys(site for together in cells for site, _ in together))
     with torch.no_grad():
-        read_likelihood, values = read(model, source, sites, where)[:2]  # its inputs of blocks are not needed
+        read_likelihood, values = read(model, source, sites, where)[:2]  # the inputs of blocks are not needed
     if direction == "control":
         values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
 
@@ -209,12 +209,12 @@ def _slice(
 
 
 def document_slices(model: nn.Module, batch: Batch, budget_mb: float) -> list[slice]:
-    """As many documents at once as fit into the budget together with the inputs of all blocks."""
+    """Slices of as many documents as fit into the budget, together with the inputs of all blocks."""
     length = batch.tokens.shape[1]
     if isinstance(model, LM):
         inputs = model.n_layers * length * model.d_model * model.embed.weight.element_size()
         size = max(1, int(budget_mb * 2**20) // (document_bytes(model, length) + inputs))
-    else:  # its size is not known: few documents at once, and fewer where logits are large
+    else:  # its size is unknown, so few documents at once, and fewer if the logits are large
         each = 4 * length * (model.vocabulary if isinstance(model, Answering) else 0)
         size = max(1, min(SLICE, int(budget_mb * 2**20) // max(1, each)))
     return [slice(first, first + size) for first in range(0, len(batch), size)]
@@ -226,7 +226,7 @@ def columns_of(site: Site) -> dict[str, Any]:
 
 
 def summarise(documents: Documents) -> Effects:
-    """Means over documents; over those that have the role."""
+    """Means over the documents that have the role, one row for each intervention."""
     from mecheval.intervene.table import Effects
 
     rows: list[Mapping[str, Any]] = []
@@ -292,11 +292,11 @@ def ablate(
     seed: int = 0,
     budget_mb: float = BUDGET_MB,
 ) -> Effects:
-    """A row for each site and role: what becomes of the likelihood of the answer when `edit` acts there.
+    """A row for each site and role: how the likelihood of the answer changes when `edit` is applied there.
 
-    `edit` is Zero(), Mean(), Noise(1.0) or any function of the activations (n, ...); the documents are run together, so
-    that `Mean` is over all of them. Columns: site, block, part, kind, role; original, edited, drop = original - edited,
-    n.
+    `edit` is Zero(), Mean(), Noise(1.0) or any function of the activations (n, ...); all documents are run together, so
+    that `Mean` is over all of them. Columns: site, block, part, kind, role, original, edited, drop = original - edited
+    and n.
     """
     from mecheval.intervene.table import Effects
 
@@ -308,7 +308,7 @@ def ablate(
     with evaluating(model):
         budget = int(budget_mb * 2**20)
         if not isinstance(model, LM):
-            read(model, cut_after_prediction(batch), asked, where)  # whatever does not fit is an error
+            read(model, cut_after_prediction(batch), asked, where)  # raises an error if a site does not fit
         found = run_grid(model, cut_after_prediction(batch), lambda site, role: edit, asked, where, budget)
     rows = []
     for s, site in enumerate(asked):
@@ -331,11 +331,11 @@ def before_the_answer(batch: Batch, where: dict[str, Tensor]) -> dict[str, Tenso
 
 
 def cut_after_prediction(batch: Batch) -> Batch:
-    """Without what follows the last first prediction: no model may see it before it answers."""
+    """The batch without the tokens after the last first prediction, which cannot affect any answer."""
     return replace(batch, tokens=batch.tokens[:, : int(batch.predict_at[:, 0].max()) + 1].contiguous())
 
 
 def check_same(clean: Batch, corrupted: Batch) -> None:
-    """Raise an error unless the two batches hold the same documents, one of them corrupted."""
+    """Raise an error unless `corrupted` has the same documents as `clean`."""
     if clean.tokens.shape != corrupted.tokens.shape or not torch.equal(clean.answers, corrupted.answers):
         raise UserError("clean and corrupted must be the same documents: corrupted = task.corrupt(clean).")

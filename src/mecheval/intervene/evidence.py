@@ -1,4 +1,4 @@
-"""A verdict: the name of the mechanism, with what speaks for it in numbers, intervals and sentences."""
+"""A verdict: the name of the mechanism, and the evidence for it in numbers, intervals and sentences."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 WORTH_SAYING = 0.05
-"""Shares below this are not mentioned one by one."""
+"""Smallest share of a single position that a sentence mentions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """The mechanism, in words and as a label, and what speaks for it."""
+    """The mechanism, in words and as a label, and the evidence for it."""
 
     finding: Finding
     agreement: float | None  # share of resamples with the same finding
-    shares: pd.DataFrame  # site, role, corruption, direction, share, low, high: 95 % intervals
-    evidence: tuple[str, ...]  # sentence by sentence
+    shares: pd.DataFrame  # columns site, role, corruption, direction, share, and low, high (the 95 % interval)
+    evidence: tuple[str, ...]  # one sentence each
     chance: float = float("nan")  # likelihood of the best guess that recalls nothing
-    n: int = 0  # documents that count
+    n: int = 0  # number of documents that count
 
     @property
     def label(self) -> Label:
-        """The name of the mechanism, or not_learnt, or undetermined; see `mechanism.Label`."""
+        """The name of the mechanism, `not_learnt` or `undetermined`; see `mechanism.Label`."""
         return self.finding.label
 
     @property
     def layer(self) -> int | None:
-        """The layer that retrieves, where the label has one."""
+        """The layer that retrieves, if the label has one."""
         return self.finding.layer
 
     def plot(self, title: str = "") -> Any:
-        """The `mecheval.figures.Chart` of the shares, with intervals; notebooks show it, `.save(path)` writes it."""
+        """A `mecheval.figures.Chart` of the shares with intervals; notebooks show it, and `.save(path)` writes it."""
         return later("figures.points.shares")(self, title or str(self.finding))
 
     def __str__(self) -> str:
@@ -77,9 +77,9 @@ def verdict(
 ) -> Verdict:
     """The mechanism behind the effects of one model, or of several runs (seeds) of one setting together.
 
-    `interchange` measures what decides along with the effects that were asked for, at the sites that the model has, so
-    that a verdict does not depend on the sites one looked at. Intervals and agreement come from resampling documents;
-    with several runs, the runs and then their documents.
+    Together with the effects that are asked for, `interchange` measures those that decide a verdict, so that it does
+    not depend on which sites were asked for. The agreement comes from resampling documents or, with several runs, the
+    runs and then their documents.
     """
     tables = list(effects) if isinstance(effects, Sequence) else [effects]
     if not tables:
@@ -88,7 +88,7 @@ def verdict(
     kept = [each for each in found if isinstance(each, Evidence)]
     if len(kept) < len(found):
         raise UserError(
-            "verdict: these effects come without the evidence that decides. Give what interchange returns for an LM "
+            "verdict: these effects come without the evidence for a verdict. Give what interchange returns for an LM "
             "and documents with corrupted keys, or for another module with depths= (evaluate finds them by itself); "
             "stored runs keep their verdict."
         )
@@ -135,7 +135,7 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
 
 
 def finding_in(evidence: Evidence, rule: Rule = Rule()) -> Finding:  # noqa: B008 (frozen)
-    """What the rule says of the shares in these documents alone, however few: it does not say how sure that is."""
+    """The rule's finding for these documents alone, however few, without a statement of how certain it is."""
     if evidence.meaning.value is None or not evidence.n or not evidence.cells:
         return Finding("undetermined", reason="there is no recall here in which key, value and query stand apart")
     row = _Sums(evidence, evidence.cells).means(np.ones((1, evidence.n)))[0]
@@ -151,7 +151,7 @@ def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | N
 
 
 class _Sums:
-    """Effects and losses of every document of a run, so that weighted means over documents are two products."""
+    """Effects and losses of every document of a run, arranged so that weighted means are matrix products."""
 
     def __init__(self, run: Evidence, cells: Sequence[Cell]) -> None:
         effect, lost = run.parts() if run.cells else (np.empty((0, run.n)), np.empty((0, run.n)))
@@ -162,7 +162,7 @@ class _Sums:
         self.n = run.n
 
     def means(self, weight: Floats) -> Floats:
-        """(draws, 2 cells + 3): mean effects, mean losses, then chance, original and corrupted likelihood."""
+        """(draws, 2 cells + 3): mean effects, mean losses, and the mean chance, original and corrupted likelihood."""
         count = np.maximum(weight @ self.there.T, 1e-12)
         total = weight.sum(1, keepdims=True)
         ends = weight @ np.stack([self.chance, self.original, self.corrupted]).T / total
@@ -174,7 +174,7 @@ def _shares(row: Floats, cells: int) -> Floats:
 
 
 def _resampled(runs: Sequence[_Sums], resamples: int, random: np.random.Generator) -> Floats:
-    """What the means over documents, averaged over runs, could have been for other documents and runs of the kind."""
+    """Bootstrap resamples of the means over documents, averaged over runs; runs are resampled, too."""
     drawn = [
         run.means(random.multinomial(run.n, np.full(run.n, 1 / run.n), size=resamples).astype(float))
         if run.n else np.full((resamples, 2 * len(run.effect) + 3), np.nan)
@@ -187,7 +187,7 @@ def _resampled(runs: Sequence[_Sums], resamples: int, random: np.random.Generato
 
 
 class Numbers:
-    """Point estimates with their intervals, in words."""
+    """Point estimates with their intervals, and the sentences that report them."""
 
     def __init__(self, cells: Sequence[Cell], point: Floats, runs: Sequence[Evidence]) -> None:
         self.cells, self.point, self.runs, self.meaning = list(cells), point, runs, runs[0].meaning
@@ -208,24 +208,24 @@ class Numbers:
                 self.low[:count], self.high[:count] = share_interval(effect, lost)
             for i, each in ((-2, original), (-1, corrupted)):
                 self.low[i], self.high[i] = mean_interval(each)
-            self.apart = np.concatenate([run.apart for run in runs], axis=1)  # all documents: runs are too few
+            self.apart = np.concatenate([run.apart for run in runs], axis=1)  # documents of all runs: runs are too few
             likelihood, hits, guess, spoilt = self.apart
             self.gap = (float(point[-2] - point[-1]), *map(float, difference_interval(likelihood, spoilt)))
-            half = (1 + LEVEL) / 2  # two chances to be above by chance, so each is half as likely
+            half = (1 + LEVEL) / 2  # Bonferroni correction for two tests
             self.above = bool(surely_above(np.stack([likelihood, hits]), guess, half).any())
         self.shares = dict(zip(self.cells, self.value[:count], strict=True))
 
     def said(self, i: int) -> str:
-        """A number with its interval."""
+        """Number i with its interval, as text."""
         return _number(self.value[i], self.low[i], self.high[i])
 
     def share(self, cell: Cell) -> str:
-        """A share with its interval."""
+        """The share of a cell with its interval, as text."""
         return self.said(self.cells.index(cell))
 
     def not_learnt(self, rule: Rule) -> Finding | None:
-        """Why there is nothing to explain, if there is nothing."""
-        if not self.above:  # neither by how likely nor by how often it is right: a soft model can be right and unsure
+        """A finding if there is nothing to explain, or too little; otherwise None."""
+        if not self.above:  # neither in likelihood nor in accuracy: a model can be right without being confident
             found, hits, guessed, _ = self.apart.mean(1).round(2)
             surely = "" if max(found, hits) <= guessed else "surely "
             reason = f"a likelihood of {found:.2f} is not {surely}above the {guessed:.2f} of guessing without recall"
@@ -238,7 +238,7 @@ class Numbers:
         if self.gap[0] < rule.learnt:
             reason = f"recall is too weak to be explained: the {self.key} makes a difference of {self.gap[0]:.2f}"
             return Finding("undetermined", reason=reason)
-        if all("value" in run.corrupted for run in self.runs):  # a guess does not change with it, whatever the chance
+        if all("value" in run.corrupted for run in self.runs):  # a mere guess does not depend on the value
             lost = np.concatenate([run.original - run.corrupted["value"] for run in self.runs])
             if lost.mean() < rule.learnt:
                 which = f"which {words(self.meaning.value)} stands with the {self.key}"
@@ -249,7 +249,7 @@ class Numbers:
         return None
 
     def verdict(self, found: Finding, agreement: float | None) -> Verdict:
-        """The finding with its numbers and sentences."""
+        """The finding with its numbers and sentences, as a verdict."""
         import pandas as pd
 
         rows = [
@@ -305,7 +305,7 @@ class Numbers:
         return lines
 
     def _about(self, opening: str, site: str) -> list[str]:
-        """What is restored and destroyed at a site, by kind of positions, then by role."""
+        """Sentences on what is restored and destroyed at a site, by kind of positions, then by role."""
         between = f"positions between {self.key} and {self.query}"
         kinds = dict(zip(self.meaning.kinds, (self.key, between, self.query), strict=True))
         restored = ", ".join(f"{said} {self.share(Cell(site, kind))}" for kind, said in kinds.items())
@@ -327,7 +327,7 @@ class Numbers:
 
 
 def _number(value: float, low: float, high: float) -> str:
-    value, low, high = (round(float(x), 2) + 0.0 for x in (value, low, high))  # + 0.0: no -0.00
+    value, low, high = (round(float(x), 2) + 0.0 for x in (value, low, high))  # adding 0.0 avoids -0.00
     return f"{value:.2f}" if np.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 

@@ -1,4 +1,4 @@
-"""One document: what the model answers, and what it answers after each intervention."""
+"""The answers of a model to one document, without and with each intervention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mecheval.types import NOWHERE, Batch, first_of, has_role
 
 @dataclass(frozen=True)
 class Answer:
-    """A token that the model could say, and its probability."""
+    """A possible answer, its probability, and whether it is right."""
 
     symbol: str
     p: float
@@ -29,22 +29,22 @@ class Answer:
 
 
 Answers = tuple[Answer, ...]
-"""The likeliest first; the right one is always there, last if it is not among the likeliest."""
+"""The likeliest answers, in descending order, and the right one, which comes last if it is not among them."""
 
 
 @dataclass(frozen=True)
 class Patched:
-    """What the model says with the clean activation of one site at one role put into the corrupted run."""
+    """The answers after patching the clean activation of one site at one role into the corrupted run."""
 
     site: Site
     role: str
-    position: int | None  # the first of the role; None, and no answers, where the document does not have it
+    position: int | None  # the first position of the role; None, with no answers, if the document lacks the role
     answers: Answers
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One document under interventions. The corruption put `substitute` in place of `key`, whose role is `role`."""
+    """One document under interventions. The corruption replaced `key`, whose role is `role`, by `substitute`."""
 
     key: str
     substitute: str
@@ -57,9 +57,9 @@ class Explanation:
 def explain(
     lm: LM, task: Task, clean: Batch, corrupted: Batch, sites: Sequence[str], roles: Sequence[str], top: int = 3
 ) -> Explanation:
-    """The `top` likeliest answers to the first query of one document, after each intervention by itself.
+    """The `top` likeliest answers to the first query of one document, after each single intervention.
 
-    `clean` and `corrupted` hold that document alone: `clean[3:4]` and `corrupted[3:4]` of larger batches.
+    `clean` and `corrupted` are batches with just this document, such as `clean[3:4]` and `corrupted[3:4]`.
     """
     if len(clean) != 1 or len(corrupted) != 1:
         raise UserError(f"explain: give one document (got {len(clean)} clean and {len(corrupted)} corrupted).")
@@ -91,9 +91,9 @@ def explain(
 def patched_logits(
     lm: LM, clean: Batch, corrupted: Batch, sites: Sequence[str], roles: Sequence[str]
 ) -> Iterator[tuple[Site, str, Tensor]]:
-    """Logits (n, V) at the first query after each intervention by itself, site by site and role by role.
+    """Logits (n, V) at the first query after each single intervention, site by site and role by role.
 
-    Only documents whose answer the intervention can change are run again: before the key, for one, nothing differs.
+    Only documents whose answer the intervention can change are run again; before the key, for example, nothing differs.
     """
     where, at = positions(clean, roles), corrupted.predict_at[:, 0]
     source, own = (capture(lm, batch, sites, where) for batch in (clean, corrupted))
@@ -120,7 +120,7 @@ def likeliest(task: Task, logits: Tensor, right: int, top: int) -> Answers:
 def likeliest_of_each(task: Task, logits: Tensor, right: Sequence[int], top: int) -> list[Answers]:
     """`likeliest` for each of n documents, from logits (n, V) and the right tokens.
 
-    Answers that are equally likely to a millionth are listed by their number, so that no rounding error orders them.
+    Answers whose probabilities agree to a millionth are ordered by token id, so that rounding errors play no role.
     """
     p = logits.double().softmax(-1).cpu()
     order = p.mul(1e6).round().sort(dim=-1, descending=True, stable=True).indices

@@ -1,8 +1,8 @@
-"""Gather the evidence for a verdict: the interventions that decide, of one model, document by document.
+"""Gathers the evidence for a verdict: the interventions on one model that decide, document by document.
 
-The sites come from the model, never from what someone happened to look at. All documents count in which key, value and
-query stand at different positions, the query beyond the reach of a short convolution (else what lies between cannot be
-told from the query). A position that has two names in a document takes part in the numbers of neither.
+The sites come from the model, never from what a user happened to ask for. Documents count if key, value and query are
+at different positions and the query is beyond the reach of a short convolution (otherwise the positions in between
+could not be distinguished from the query). A position with two names in a document counts for neither.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 MIN_GAP = 0.01
-"""Below this difference of original and corrupted likelihood there is nothing to restore, and no share of it."""
+"""Smallest difference between original and corrupted likelihood for which a share is computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Likelihoods of the answer in every document that counts, under the interventions that decide."""
+    """The likelihoods of the answer in every document that counts, under the interventions that decide."""
 
     cells: tuple[Cell, ...]
     sites: dict[str, Site]
@@ -41,24 +41,24 @@ class Evidence:
     edited: Floats  # (cells, n), NaN where a document does not have the role
     chance: Floats  # (n,)
     index: NDArray[np.int64]  # (n,) numbers of the documents
-    given: int  # documents, those included that do not count
+    given: int  # number of documents, including those that do not count
     depths: Depths
     inner: str | None  # the first site inside the retrieving layer at which key and value have met
-    apart: Floats  # (4, m) likelihood, hit or miss, chance, corrupted likelihood; where key, value, query stand apart
+    apart: Floats  # (4, m) likelihood, accuracy, chance, corrupted likelihood; if key, value and query are apart
     meaning: Meaning = FRAMED
-    ahead: int | None = None  # the first layer whose input tells of tokens that come later, if the model looks ahead
+    ahead: int | None = None  # the first layer whose input depends on later tokens, if the model looks ahead
 
     def __deepcopy__(self, memo: object) -> Evidence:
-        """Itself: it never changes, and pandas copies what travels with a table at every step."""
+        """Return the object itself: it never changes, and pandas copies `attrs` in every operation."""
         return self
 
     @property
     def n(self) -> int:
-        """Documents that count."""
+        """The number of documents that count."""
         return len(self.original)
 
     def parts(self) -> tuple[Floats, Floats]:
-        """What each cell restores or destroys and what the corruption loses, (cells, n) each; NaN where missing."""
+        """What each cell restores or destroys, and what the corruption loses, (cells, n) each; NaN if missing."""
         each = [
             change(cell, edited, self.original, self.corrupted)
             for cell, edited in zip(self.cells, self.edited, strict=True)
@@ -93,12 +93,12 @@ class Evidence:
 def gather(
     model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int = 0
 ) -> Evidence | None:
-    """The evidence about a model, `at_once` documents in one pass; None if they lack the roles that it is about."""
+    """The evidence about a model, with `at_once` documents in one pass; None if they lack the roles it needs."""
     meaning = clean.meaning
     needed = [role for role in (meaning.key, meaning.value, meaning.query) if role is not None]
     if not set(needed) <= set(clean.roles) or not len(clean):
         return None
-    if clean.chance is None and "pairs" not in clean.facts:  # made by hand, and nobody knows what guessing gives
+    if clean.chance is None and "pairs" not in clean.facts:  # a batch made by hand, whose chance level is unknown
         return None
     apart, far = _stand_apart(clean)
     rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0]
@@ -130,14 +130,14 @@ def gather(
 
 
 def _both(logits: Tensor, answers: Tensor) -> Tensor:
-    """(2, n) how likely the answer is, and whether it is the likeliest."""
+    """(2, n) the likelihood of the answer, and whether it is the likeliest token."""
     return torch.stack([answer_likelihood(logits, answers), right(logits, answers)])
 
 
 def _stand_apart(batch: Batch) -> tuple[Tensor, Tensor]:
-    """(n,) each: where key and value stand apart, before the query; and where a short convolution does not reach it.
+    """(n,) whether key and value are apart and before the query; (n,) whether it is also beyond a short convolution.
 
-    In a task whose keys and values are always one token, they count as apart.
+    In a task in which key and value are always the same token, they count as apart.
     """
     meaning = batch.meaning
     key, query = batch.roles[meaning.key], first_of(batch.roles[meaning.query])
@@ -151,6 +151,6 @@ def _stand_apart(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def chance_of(batch: Batch) -> Floats:
-    """(n,) likelihood of the answer under the best guess that recalls nothing."""
+    """(n,) the likelihood of the answer under the best guess that recalls nothing."""
     known = batch.chance[:, 0] if batch.chance is not None else 1 / batch.facts["pairs"].clamp(min=1)
     return known.double().cpu().numpy()

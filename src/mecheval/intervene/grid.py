@@ -1,12 +1,12 @@
-"""The likelihood of the answer under interventions, each by itself: on a grid of sites and roles, or any combinations.
+"""The likelihood of the answer under single interventions on a grid of sites and roles, or under any combinations.
 
-One pass over the base documents reads the input of every block and what is to be edited. An edit inside block i leaves
-everything before block i as it was, so it is computed from that input on; many edits of one block are stacked and run
-together, and of the head only the answer's position is computed. An edit that changes nothing is not run.
+One pass over the base documents reads the input of every block and the activations to be edited. An edit inside block i
+changes nothing before block i, so it is computed from that block's input on; many edits of one block are stacked and
+run together, and the head is computed only at the answer's position. An edit that changes nothing is not run.
 
-The state of a mixer after position t is all that it carries from the positions up to t to those after it. Whatever the
-mixer is, it is a function of its inputs up to t. So to replace the state is to let the mixer read the other document's
-inputs up to t and its own from there on, and to keep its own outputs up to t.
+The state of a mixer after position t is everything that it carries from the positions up to t to later ones. For any
+mixer, it is a function of the inputs up to t. So the state is replaced by letting the mixer read the other document's
+inputs up to t and its own from there on, while its own outputs up to t are kept.
 
 n documents, L tokens, D width, P edits in one stack.
 """
@@ -30,19 +30,19 @@ from mecheval.sites import Site
 from mecheval.types import Batch, has_role
 
 WIDTHS, LENGTHS = 64, 8
-"""What a block has in memory at once for one token, generously: so many times the width, and the length (attention)."""
+"""Generous estimate of a block's memory per token: WIDTHS times the width plus LENGTHS times the length."""
 
 Positions = Mapping[str, Tensor]  # role -> (n,) or (n, m)
-Edits = Callable[[str, str], Edit]  # of a site and a role
+Edits = Callable[[str, str], Edit]  # (site, role) -> edit
 Cell = tuple[str, str]  # site, role
 
 
 class Observed(NamedTuple):
-    """What one pass over documents gives."""
+    """The results of one pass over documents."""
 
-    likelihood: Tensor  # (n,) of the answer, double, on the CPU
-    values: dict[str, dict[str, Tensor]]  # site -> role -> (n, ...); of a state, all that its mixer reads (n, L, D)
-    inputs: dict[int, Tensor]  # of every block of an LM, (n, L, D)
+    likelihood: Tensor  # (n,) likelihood of the answer, in double precision on the CPU
+    values: dict[str, dict[str, Tensor]]  # site -> role -> (n, ...); for a state, all inputs of its mixer (n, L, D)
+    inputs: dict[int, Tensor]  # block of an LM -> its input (n, L, D)
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Likelihoods:
     """p(answer) of every document, on the CPU in double precision."""
 
     base: Tensor  # (n,) without intervention
-    edited: Tensor  # (sites, roles, n); NaN where a document does not have the role
+    edited: Tensor  # (sites, roles, n); NaN if a document does not have the role
 
 
 def document_bytes(lm: LM, length: int) -> int:
-    """Memory that a block needs for one document."""
+    """The memory in bytes that a block needs for one document."""
     return lm.embed.weight.element_size() * length * (WIDTHS * lm.d_model + LENGTHS * length)
 
 
@@ -64,17 +64,17 @@ def answer_likelihood(logits: Tensor, answers: Tensor) -> Tensor:
 
 
 def right(logits: Tensor, answers: Tensor) -> Tensor:
-    """Whether the answer is the likeliest token (n,), as 0 or 1, from logits (n, V)."""
+    """(n,) 1 if the answer is the likeliest token, else 0, from logits (n, V)."""
     return (logits.argmax(-1) == answers).double().cpu()
 
 
-Measure = Callable[[Tensor, Tensor], Tensor]  # of logits (n, V) and answers (n,)
+Measure = Callable[[Tensor, Tensor], Tensor]  # logits (n, V), answers (n,) -> (n,)
 MEASURES: dict[str, Measure] = {
     "likelihood": answer_likelihood,
     "log": lambda logits, answers: logits.log_softmax(-1).gather(-1, answers[:, None])[:, 0].double().cpu(),
     "logit": lambda logits, answers: logits.gather(-1, answers[:, None])[:, 0].double().cpu(),
 }
-"""What can be measured of an answer."""
+"""The measures of an answer, by name."""
 
 
 @torch.no_grad()
@@ -89,7 +89,7 @@ def likelihood(model: nn.Module, batch: Batch, measure: Measure = answer_likelih
 def read(
     model: nn.Module, batch: Batch, sites: Sequence[str], where: Positions, measure: Measure = answer_likelihood
 ) -> Observed:
-    """Run a batch and keep the activations of sites at roles, and no more of the run than that."""
+    """Run a batch, and keep only the activations of these sites at these roles and the inputs of blocks."""
     values: dict[str, dict[str, Tensor]] = {}
     inputs: dict[int, Tensor] = {}
 
@@ -126,10 +126,10 @@ def read(
 
 
 def _check(site: str, x: Tensor, tokens: Tensor, axis: int, again: bool) -> None:
-    """Raise an error unless an activation of a module from elsewhere has documents and positions, and comes once."""
+    """Raise an error unless a module's activation has the axes of documents and positions and occurs only once."""
     n, length = tokens.shape
     if again:
-        raise UserError(f"one run of the model passes through {site} several times; interventions need exactly once.")
+        raise UserError(f"the model passes through {site} several times in one run; interventions need exactly once.")
     positions = x.shape[axis] if x.ndim > axis else 0
     if len(x) != n or positions < length or (axis == 1 and positions > length):
         raise UserError(
@@ -141,7 +141,7 @@ def _check(site: str, x: Tensor, tokens: Tensor, axis: int, again: bool) -> None
 def run_grid(
     model: nn.Module, base: Batch, edits: Edits, sites: Sequence[str], where: Positions, budget: int
 ) -> Likelihoods:
-    """Run `base` with each (site, role) edited by `edits(site, role)`, one at a time; `budget` in bytes."""
+    """Run `base` with each (site, role) edited by `edits(site, role)`, one at a time; `budget` is in bytes."""
     cells = [((site, role),) for site in sites for role in where]
     if isinstance(model, LM):
         base_n, edited = run_cells(model, base, edits, cells, where, budget)
@@ -155,9 +155,9 @@ def one_by_one(
     model: nn.Module, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int = 0,
     measure: Measure = answer_likelihood,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The plain way, for any module, and the reference for the fast one: a whole run for each combination of cells.
+    """The plain way, for any module: a whole run for each combination of cells. It is the reference for `run_cells`.
 
-    Likelihoods (n,) without an edit, and (cells, n).
+    Returns likelihoods (n,) without an edit, and (cells, n) with each.
     """
     edited = torch.full((len(cells), len(base)), torch.nan, dtype=torch.float64)
     known = replace(base, roles={**base.roles, **where})
@@ -183,7 +183,7 @@ def _have_all(together: Sequence[Cell], where: Positions) -> Tensor:
 
 
 class Edited(NamedTuple):
-    """What is put where in one edit."""
+    """The values that an edit puts at a site."""
 
     site: Site
     places: Tensor  # (n,) or (n, m)
@@ -192,16 +192,16 @@ class Edited(NamedTuple):
 
 @dataclass(frozen=True)
 class Joint:
-    """Edits that act together; one part of a stack."""
+    """Edits that act together, as one part of a stack."""
 
     parts: tuple[Edited, ...]
-    rows: list[int]  # of the results that it is the answer to
+    rows: list[int]  # numbers of the cells whose result this is
 
     @property
     def group(self) -> tuple[int, str]:
-        """The block from which it is computed, and what may be stacked with it.
+        """The block from which it is computed, and the kind of edits that may be stacked with it.
 
-        An edit after a mixer has its block compute all positions to the end, so it is not stacked with those before.
+        An edit after a mixer makes its block compute all positions to the end, so it is not stacked with earlier ones.
         """
         block = min(part.site.block or 0 for part in self.parts)
         if any(part.site.kind == "state" for part in self.parts):
@@ -216,7 +216,7 @@ def run_cells(
     lm: LM, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int,
     measure: Measure = answer_likelihood, known: Observed | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The fast way, for an `LM`: the numbers of `one_by_one` to rounding. `known` is a reading of `base`, if any."""
+    """The fast way, for an `LM`: the results of `one_by_one` up to rounding. `known` is a reading of `base`, if any."""
     at, answers = base.predict_at[:, 0], base.answers
     n, length = base.tokens.shape
     asked = list(dict.fromkeys(site for together in cells for site, _ in together))
@@ -228,7 +228,7 @@ def run_cells(
     jobs: dict[tuple[object, ...], Joint] = {}
     for c, together in enumerate(cells):
         active = tuple(part for cell in together if (part := parts[cell]) is not None)
-        if active:  # else exactly as without the edit
+        if active:  # otherwise the result is exactly that without an edit
             same = tuple((part.site, part.places.data_ptr()) for part in active)
             jobs.setdefault(same, Joint(active, [])).rows.append(c)
     stack = max(1, budget // (n * document_bytes(lm, length)))
@@ -248,7 +248,7 @@ def _edited(
     lm: LM, cell: Cell, edit: Edit, values: dict[str, dict[str, Tensor]], where: Positions, at: Tensor,
     settled: set[str],
 ) -> Edited | None:  # fmt: skip
-    """What an edit puts where; None if it cannot change the answer."""
+    """The values of an edit and their places; None if it cannot change the answer."""
     asked, role = cell
     site, places = place(lm, asked).site, where[role]
     assert site.block is not None  # all sites of an LM are inside its blocks
@@ -259,7 +259,7 @@ def _edited(
     if site.kind == "state":
         return Edited(site, places, new)
     block, inner = site.block, site.part
-    if inner == "output" and block + 1 < lm.n_layers:  # the same tensor, with less to compute after it
+    if inner == "output" and block + 1 < lm.n_layers:  # the same tensor, but with less to compute after it
         block, inner = block + 1, "input"
     answers_there = (places == (at if places.ndim == 1 else at[:, None])).any()
     if block == lm.n_layers - 1 and inner in settled and not answers_there:
@@ -270,13 +270,13 @@ def _edited(
 def _run_stack(
     lm: LM, group: tuple[int, str], h: Tensor, jobs: Sequence[Joint], at: Tensor, answers: Tensor, measure: Measure
 ) -> Tensor:
-    """(P, n) likelihoods: the documents P times, each time with other edits from a block on."""
+    """(P, n) likelihoods of P copies of the documents, each with other edits, computed from a block on."""
     n, P = len(h), len(jobs)
     stacked = h.repeat(P, 1, 1)
     todo: dict[Site, list[tuple[int, int, Tensor, Tensor]]] = {}  # first row, last row, positions, values
     for p, job in enumerate(jobs):
         for site, places, values in job.parts:
-            if group[1] == "input":  # with nobody listening, the last block computes only what the answer needs
+            if group[1] == "input":  # without a listener, the last block computes only what the answer needs
                 put(stacked[p * n : (p + 1) * n], 1, places, values)
             else:
                 todo.setdefault(site, []).append((p * n, (p + 1) * n, places, values))
@@ -303,9 +303,9 @@ def _run_stack(
 
 
 def _state_listeners(lm: LM, site: Site, edits: Sequence[tuple[int, int, Tensor, Tensor]]) -> dict[str, Listener]:
-    """Listeners that replace the state of a block's mixer after a position of each document of some rows.
+    """Listeners that replace the state of a block's mixer after a position of each document.
 
-    An edit is (first row, last row, positions (n,), inputs (n, L, D) that the other state comes from).
+    An edit is (first row, last row, positions (n,), inputs (n, L, D) that produce the other state).
     """
     mixer, kept = lm.get_submodule(f"blocks.{site.block}.mixer"), dict[str, Tensor]()
 

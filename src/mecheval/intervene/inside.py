@@ -1,12 +1,12 @@
-"""What happens inside a mixer that declares no sites: every operation with a position axis is an activation.
+"""Activations inside a mixer that declares no sites: the result of every torch operation with a position axis.
 
-A custom mixer is written for training, not for interventions. While one of its blocks runs, each torch operation is
-watched, whatever it is called and whoever calls it: a convolution under any name, a shift by padding and slicing, a
-projection. An operation is named by the submodule that it happens in, its own name and its number in the block.
+A custom mixer is written for training, not for interventions. While one of its blocks runs, every torch operation is
+observed, whatever its name and wherever it is called: a convolution, a shift by padding and slicing, a projection. An
+operation is named by its submodule, its own name and its number in the block.
 
-Which axes of a result are documents and positions is found by behaviour, too, for layouts differ: (n, L, D), (L, n, D),
-(n H, L, E), (n L, D). Clean and corrupted documents are run together; before its corrupted key, a document's results
-are the same in both.
+The axes of documents and positions are also found by observation, because layouts differ: (n, L, D), (L, n, D),
+(n H, L, E), (n L, D). Clean and corrupted documents are run together; before its corrupted key, a document has the same
+results in both.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from torch.overrides import TorchFunctionMode
 from mecheval.intervene.edits import at_positions, put
 from mecheval.sites import Site
 
-Seen = Callable[[int, str, Tensor], Tensor]  # of an operation's number, its name and its result
-Run = Callable[[], Tensor]  # p(answer) (n,) of documents, by a run that passes through the watched module
+Seen = Callable[[int, str, Tensor], Tensor]  # number of an operation, its name, its result -> the result to use
+Run = Callable[[], Tensor]  # runs documents through the watched module; returns p(answer) (n,)
 
 SAME = 1e-4
-"""Results that differ by less than this part of the largest count as the same."""
+"""Largest difference, relative to the largest value, at which results count as equal."""
 
 
 class Axes(NamedTuple):
-    """Where documents and positions are in a result; the axis of documents may hold heads or positions as well."""
+    """The axes of documents and positions in a result; the axis of documents may include heads or positions, too."""
 
     documents: int
-    outer: bool  # documents are the slower part of that axis
-    positions: int  # counted when that axis has been taken apart
+    outer: bool  # whether documents are the slower part of that axis
+    positions: int  # the axis of positions after that axis has been split
 
     def view(self, x: Tensor, n: int) -> Tensor:
-        """x as (n, L, ...)."""
+        """A view of x as (n, L, ...)."""
         apart: Tensor = x.unflatten(self.documents, (n, -1) if self.outer else (-1, n))
         return apart.movedim((self.documents + (not self.outer), self.positions), (0, 1))
 
@@ -54,7 +54,7 @@ class Operation:
 
 
 class _Watch(TorchFunctionMode):
-    """Calls `seen` with the result of every operation while `path` is set; the model goes on with what it returns."""
+    """Passes the result of every operation through `seen` while `path` is set; the model uses what `seen` returns."""
 
     def __init__(self, seen: Seen) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Watch(TorchFunctionMode):
 
 @contextmanager
 def watched(module: nn.Module, seen: Seen) -> Iterator[None]:
-    """Inside, `seen` hears of every operation of a module."""
+    """Pass the result of every operation of a module through `seen` while the context lasts."""
     watch = _Watch(seen)
 
     def enters(name: str) -> Any:
@@ -107,9 +107,9 @@ def watched(module: nn.Module, seen: Seen) -> Iterator[None]:
 
 
 def operations(module: nn.Module, path: str, block: int, run: Run, key: Tensor, length: int) -> list[Operation]:
-    """The operations of a module, which is `path` in layer `block`, whose results have positions, in order.
+    """The operations whose results have positions, in order, of the module called `path` in layer `block`.
 
-    `run` is about 2 n documents of this length: n clean ones, then the same, corrupted from the position `key` (n,) on.
+    `run` runs 2 n documents of this length: n clean ones, then the same ones, corrupted at the position `key` (n,).
     """
     found: list[Operation] = []
 
@@ -126,7 +126,7 @@ def operations(module: nn.Module, path: str, block: int, run: Run, key: Tensor, 
 
 
 def _axes(x: Tensor, key: Tensor, length: int, padded: bool) -> Axes | None:
-    """The axes along which only what follows the key differs between clean and corrupted documents."""
+    """The axes for which clean and corrupted documents differ only from the key on; None if there are none."""
     both = 2 * len(key)
     for documents, outer, positions in product(range(x.ndim), (True, False), range(x.ndim + 1)):
         axes = Axes(documents, outer, positions)
@@ -145,7 +145,7 @@ def _axes(x: Tensor, key: Tensor, length: int, padded: bool) -> Axes | None:
 def values_of(
     module: nn.Module, run: Run, n: int, some: Sequence[Operation], where: Mapping[str, Tensor]
 ) -> dict[int, dict[str, Tensor]]:
-    """Number of an operation -> role -> its results at the role's positions, in a run of n documents."""
+    """The results of operations at the positions of roles in a run of n documents: number -> role -> (n, ...)."""
     kept: dict[int, dict[str, Tensor]] = {}
     axes = {each.number: each.axes for each in some}
 
@@ -161,7 +161,7 @@ def values_of(
 
 
 def replaced(module: nn.Module, run: Run, operation: Operation, where: Tensor, values: Tensor) -> Tensor:
-    """What `run` gives with the operation's results at some positions replaced."""
+    """The result of `run` with the operation's results at some positions replaced by `values`."""
 
     def seen(number: int, name: str, x: Tensor) -> Tensor:
         if number != operation.number:

@@ -4,22 +4,23 @@ A trained model often restores everything, or nothing, in nearly every document.
 number, and Student's interval is too short, because the few documents that were not drawn make the difference. These
 intervals need only the mean, its standard error and the number of documents, so nothing in them is random:
 
-1. The mean lies in [0, 1], at the distance m from the nearer end. The Beta distribution with mean m and the squared
-   standard error as its variance says how far the mean could be off. Its quantile towards the nearer end is one end of
-   the interval, as Korn and Graubard extended Clopper and Pearson's end to numbers other than 0 and 1. The error is
-   widened by t / z, where few documents carry the distance m with fewer degrees of freedom (CARRIED).
-2. The other end is as far from the mean on the logit scale: a mean that can be too high by a factor can be too low by
-   it. Far from the ends of the range, these two steps give Student's interval.
-3. The other end goes no farther than Gaffke's bound, for which one more document, at the far end of the range, joins
-   the others. Documents that are all alike (RESOLUTION) do not tell how much others differ, so both ends are this
-   bound then: if all n documents are 1, the lower end is 0.025 ** (1 / n), known as the rule of three.
-4. Documents that are all or nothing have no spread but that which follows from their mean, so nothing has to be widened
-   for it: both ends are Jeffreys's, the quantiles of a Beta distribution with half a document more on either side. How
-   far documents are from that is the mean of x (1 - x), as a part of m (1 - m); GRADED is the scale of the transition.
+1. The mean lies in [0, 1], at a distance m from the nearer end. A Beta distribution with mean m and the squared
+   standard error as its variance describes the uncertainty of the mean. Its quantile towards the nearer end is one end
+   of the interval, as Korn and Graubard extended Clopper and Pearson's end to numbers other than 0 and 1. The error is
+   widened by t / z, with fewer degrees of freedom (CARRIED) if few documents carry the distance m.
+2. The other end is equally far from the mean on the logit scale: a mean that can be too high by a factor can be too low
+   by the same factor. Far from the ends of the range, these two steps give Student's interval.
+3. The other end goes no farther than Gaffke's bound, which adds one more document at the far end of the range. If all
+   documents are alike (RESOLUTION), they do not show how much others may differ, so both ends are then this bound: if
+   all n documents are 1, the lower end is 0.025 ** (1 / n), known as the rule of three.
+4. The spread of all-or-nothing documents follows from their mean, so nothing has to be widened for it: both ends are
+   Jeffreys's, the quantiles of a Beta distribution with half a document more on either side. The distance of documents
+   from this case is the mean of x (1 - x), relative to m (1 - m); GRADED is the scale of the transition.
 
-A mean is the share of gaps of one. A share is a ratio of sums, so its error comes from the residuals, and documents
-with unequal gaps count as fewer (Kish). Sums over clusters stand for their members. With several runs, the error is
-what the runs' own shares say or what the documents say, whichever is larger, for runs are drawn, too.
+A mean is treated as a share with gaps of one. A share is a ratio of sums, so its error comes from the residuals, and
+documents with unequal gaps count as fewer (Kish). A cluster counts as one document, with the sum of its members. With
+several runs, the error is that between the runs' shares or that between documents, whichever is larger, because runs
+are sampled, too.
 `python -m benchmarks.coverage` measures how often the intervals hold the truth.
 """
 
@@ -37,31 +38,31 @@ from mecheval.errors import UserError
 
 Floats = NDArray[np.float64]
 Runs = NDArray[np.floating[Any]] | Sequence[NDArray[np.floating[Any]]]
-"""Numbers of documents, (n,) or (cells, n), NaN where a document has none; or a sequence of these, one for each run."""
+"""Values of documents, (n,) or (cells, n), NaN if a document has none; or a sequence of these, one for each run."""
 Clusters = ArrayLike | Sequence[ArrayLike]
-"""The document to which each number belongs, (n,); or a sequence of these, one for each run."""
+"""The document to which each value belongs, (n,); or a sequence of these, one for each run."""
 
 LEVEL = 0.95
-"""How often an interval should hold the true value."""
+"""The confidence level."""
 RESOLUTION = 0.002
-"""Documents whose standard deviation is less than this part of the possible range count as alike."""
+"""Standard deviation, relative to the possible range, below which documents count as alike."""
 ROUNDING = 1e-5
-"""How far likelihoods in single precision can lie outside of [0, 1]."""
+"""Largest distance of likelihoods in single precision from [0, 1]."""
 POINTS = 160
-"""Points at which a Beta distribution is integrated; quantiles are then right to three digits."""
+"""Number of points at which a Beta distribution is integrated; quantiles are then right to three digits."""
 CARRIED = 4
-"""Degrees of freedom of the variance for each document that carries the distance from the nearer end; measured."""
+"""Degrees of freedom of the variance per document that carries the distance from the nearer end; found empirically."""
 GRADED = 0.5
-"""Mean of x (1 - x), as a part of m (1 - m), from which documents no longer count as all or nothing; measured."""
+"""Mean of x (1 - x), relative to m (1 - m), above which documents are not all-or-nothing; found empirically."""
 SMALLEST = 0.05
 """Smallest parameter of a Beta distribution; below it, its outer quantiles are the ends of the range."""
 
 
 def mean_interval(x: Runs, clusters: Clusters | None = None, level: float = LEVEL) -> tuple[Floats, Floats]:
-    """The two ends of the interval of the mean of numbers in [0, 1] (likelihoods; right or wrong).
+    """The ends of the interval of the mean of values in [0, 1], such as likelihoods, or 0 and 1 for wrong and right.
 
-    Numbers (n,) give two numbers, (cells, n) give two arrays (cells,). `clusters` names the document of each number,
-    where documents have several.
+    Values (n,) give two numbers, and (cells, n) two arrays (cells,). If documents have several values each, `clusters`
+    is the document of each value.
     """
     return _shaped(_mean(_runs(x), clusters, level, "mean_interval: all numbers must lie in [0, 1]."), x)
 
@@ -69,7 +70,7 @@ def mean_interval(x: Runs, clusters: Clusters | None = None, level: float = LEVE
 def difference_interval(
     a: Runs, b: Runs, clusters: Clusters | None = None, level: float = LEVEL
 ) -> tuple[Floats, Floats]:
-    """The two ends of the interval of the mean of a - b, for pairs of numbers in [0, 1]."""
+    """The ends of the interval of the mean of a - b, for pairs of values in [0, 1]."""
     runs = [(one - other + 1) / 2 for one, other in _pairs(a, b)]
     low, high = _mean(runs, clusters, level, "difference_interval: all differences must lie in [-1, 1].")
     return _shaped((2 * low - 1, 2 * high - 1), a)
@@ -78,10 +79,10 @@ def difference_interval(
 def share_interval(
     attribution: Runs, gap: Runs, clusters: Clusters | None = None, level: float = LEVEL
 ) -> tuple[Floats, Floats]:
-    """The two ends of the interval of Σ attribution / Σ gap, the share of what was lost that is restored.
+    """The ends of the interval of Σ attribution / Σ gap, the share of what was lost that is restored.
 
-    The possible range is [0, 1], and beyond it as far as single documents are. The ends are those of this range for one
-    document and where the mean gap could as well be zero; they are NaN where nothing was lost.
+    The possible range is [0, 1], extended as far as single documents lie outside it. For a single document, or if the
+    mean gap could be zero, the interval is this whole range; its ends are NaN if nothing was lost.
     """
     pairs = _pairs(attribution, gap)
     grouped = _grouped([one for one, _ in pairs], [other for _, other in pairs], clusters)
@@ -89,7 +90,7 @@ def share_interval(
 
 
 def surely_above(a: Runs, b: Runs, level: float = LEVEL) -> NDArray[np.bool_]:
-    """Whether the mean of a is above that of b: whether the whole interval of their difference is above zero."""
+    """Whether the mean of a exceeds that of b, that is, whether the whole interval of their difference is above 0."""
     return np.asarray(difference_interval(a, b, level=level)[0] > 0)
 
 
@@ -101,7 +102,7 @@ def _mean(runs: list[Floats], clusters: Clusters | None, level: float, outside: 
 
 @dataclass(frozen=True)
 class _Run:
-    """The independent documents (or clusters) of a run, (cells, n) each; zero where there is none."""
+    """The independent documents (or clusters) of a run, (cells, n) each; zero if a cell has none."""
 
     attribution: Floats
     gap: Floats
@@ -119,7 +120,7 @@ def _runs(x: Runs) -> list[Floats]:
 
 
 def _pairs(a: Runs, b: Runs) -> list[tuple[Floats, Floats]]:
-    """Runs of both; one cell of one of them stands for all cells of the other."""
+    """The runs of both, with a single cell broadcast to all cells of the other."""
     ones, others = _runs(a), _runs(b)
     if [run.shape[1] for run in ones] != [run.shape[1] for run in others]:
         raise UserError("intervals: both must have the same runs and documents.")
@@ -129,7 +130,7 @@ def _pairs(a: Runs, b: Runs) -> list[tuple[Floats, Floats]]:
 
 
 def _shaped(ends: tuple[Floats, Floats], x: Runs) -> tuple[Floats, Floats]:
-    """Without the axis of cells, where the numbers had none."""
+    """The ends without the axis of cells if the values had none."""
     flat = np.ndim(x[0]) < 2 if isinstance(x, Sequence) else np.ndim(x) < 2
     return (ends[0][0], ends[1][0]) if flat else ends
 
@@ -158,7 +159,7 @@ def _run(attribution: Floats, gap: Floats, clusters: ArrayLike | None) -> _Run:
 def _interval(runs: Sequence[_Run], level: float) -> tuple[Floats, Floats]:
     """Both ends, (cells,) each."""
     if not 0 < level < 1:
-        raise UserError(f"intervals: the level must lie between 0 and 1, not at {level}.")
+        raise UserError(f"intervals: the level must be between 0 and 1 (got {level}).")
     n = np.stack([run.there.sum(-1) for run in runs])  # (runs, cells)
     with np.errstate(divide="ignore", invalid="ignore"):  # cells without documents become NaN
         gaps = np.stack([run.gap.sum(-1) for run in runs]) / n
@@ -180,14 +181,14 @@ def _interval(runs: Sequence[_Run], level: float) -> tuple[Floats, Floats]:
 
 
 def _range(runs: Sequence[_Run], gap: Floats, share: Floats) -> tuple[Floats, Floats]:
-    """The possible range of the share: [0, 1], and beyond it twice as far as the farthest document of average gap."""
+    """The possible range of the share: [0, 1], extended by twice the distance of the farthest document."""
     under = [np.max(-np.sign(run.gap) * run.attribution, -1, initial=0) for run in runs]
     over = [np.max(np.sign(run.gap) * (run.attribution - run.gap), -1, initial=0) for run in runs]
     return np.fmin(0 - 2 * np.max(under, 0) / gap, share), np.fmax(1 + 2 * np.max(over, 0) / gap, share)
 
 
 def _graded(runs: Sequence[_Run], bottom: Floats, top: Floats) -> Floats:
-    """(cells,) sum over documents of how far each is from both ends of the range; zero if all are at one of them."""
+    """(cells,) sums over documents of the product of their distances from the ends of the range."""
     apart = [(run.attribution - bottom[:, None] * run.gap) * (top[:, None] * run.gap - run.attribution) for run in runs]
     total: Floats = np.sum([each.sum(-1) for each in apart], axis=0)
     return total
@@ -198,7 +199,7 @@ def _spread(
 ) -> tuple[Floats, Floats, Floats]:
     """The variance of one document, the squared standard error of the share, and this times (t / z)²; (cells,) each.
 
-    What the runs say is widened in both: there are too few of them for Gaffke's bound.
+    The error between runs is widened in both, because there are too few runs for Gaffke's bound.
     """
     means, variances = np.empty(n.shape), np.empty(n.shape)
     for r, run in enumerate(runs):
@@ -239,7 +240,7 @@ def _ends(
 
 
 def _joined(m: Floats, error: Floats, documents: Floats) -> tuple[Floats, Floats]:
-    """Mean and squared error once a document with the value 1 has joined, its weight as uncertain as the others'."""
+    """Mean and squared error after adding a document with the value 1 and the same uncertain weight as the others."""
     n = documents + 1
     ones = documents * np.square(1 - m) / (n**2 * (n + 1))
     return (documents * m + 1) / n, error * np.square(documents / n) + ones
@@ -270,7 +271,7 @@ def _logit_quantiles(a: Floats, b: Floats, tails: Sequence[float]) -> list[Float
 
 
 def _widening(freedom: Floats, level: float) -> Floats:
-    """(t / z)²: how much a variance that is estimated with these degrees of freedom counts."""
+    """(t / z)², the factor by which a variance estimated with these degrees of freedom is widened."""
     whole = np.floor(np.fmax(freedom, 1).astype(np.float64))  # few different ones
     known, index = np.unique(whole, return_inverse=True)
     (logits,) = _logit_quantiles(np.full_like(known, 0.5), known / 2, (level,))  # t² / (f + t²) ~ Beta(1/2, f/2)

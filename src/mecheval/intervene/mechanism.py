@@ -1,28 +1,29 @@
 """The rule that names a mechanism, with its argument; tests/intervene/test_ground_truth.py has its ground truth.
 
-**Where is the key?** A corrupted key makes the answer unlikely. At the input of a layer, all that later layers know of
-the key stands at positions from the key on. They are of three kinds: the key itself, what lies *between* key and query,
-and the *question* (the query, up to the prediction). Each kind is replaced as a whole, so no position is left out:
-*restoring* (a clean activation in the corrupted run) shows what is sufficient, *destroying* (a corrupted one in the
-clean run) what is necessary. Before the first layer the key's identity is at the key; after the last it has become the
-answer, at the question. If it is found in between, some layer has stored it there.
+**Where is the key?** A corrupted key makes the answer unlikely. At the input of a layer, everything that later layers
+know about the key is at positions from the key on. They are of three kinds: the key itself, the positions *between* key
+and query, and the *question* (from the query to the prediction). Each kind is replaced as a whole, so no position is
+left out: *restoring* (a clean activation in the corrupted run) shows what is sufficient, and *destroying* (a corrupted
+one in the clean run) what is necessary. Before the first layer, the key's identity is at the key; after the last, it
+has become the answer, at the question. If it is found in between, some layer has stored it there.
 
-**Where is the value?** The same with the value corrupted tells *what* from *where*. The value and another one of the
-document change places, so that a particular other answer becomes right, and both symbols still occur. (Many trained
-models retrieve a value and then check that the document has it; nothing changes for that check.) At the input of a
-layer, everything is either at the question or before it, and one of the two is taken from the clean document. If the
-question alone brings the clean answer back, the value has been retrieved. If only what lies before it does, the
-question holds a pointer to the pair, and a later layer fetches the value. If neither does, the answer takes both. What
-a layer brings to the question whatever is asked has not been retrieved: all pairs are stored there, for a later layer.
+**Where is the value?** The same with the value corrupted distinguishes *what* from *where*. The value is exchanged with
+another one of the document, so that a particular other answer becomes right, and both symbols still occur. (Many
+trained models retrieve a value and then check that the document has it; nothing changes for that check.) At the input
+of a layer, everything is either at the question or before it, and one of the two is taken from the clean document. If
+the question alone restores the clean answer, the value has been retrieved. If only what comes before it does, the
+question holds a pointer to the pair, and a later layer fetches the value. If neither does, the answer needs both. What
+a layer brings to the question whatever is asked has not been retrieved: all pairs are stored there for a later layer.
 
 **How do they meet inside one layer?** If no layer stores the key, one layer takes it from the key to the question.
 Inside it, some activation may hold the key's identity *between* key and query: something has moved it there before the
 layer retrieves, by a short convolution or a shift, whatever it is called.
 
-**What if the value comes first?** In reverse recall, or for a node's children, the value stands before the key. Then
-the value may come to the key, not the key to the value: in a layer before the one that retrieves, or inside that one.
+**What if the value comes first?** In reverse recall, or for a node's children, the value comes before the key. Then
+the value may be moved to the key, rather than the key to the value, in a layer before the one that retrieves or inside
+that one.
 
-All this is about causal models: one in which a changed token changes what stands before it is *undetermined*.
+All this is about causal models: a model in which a changed token changes earlier positions is *undetermined*.
 
 | key at the inputs of layers | value | name |
 |---|---|---|
@@ -58,14 +59,14 @@ Label = Literal[
 NO_NAME: tuple[Label, ...] = ("not_learnt", "undetermined")
 """Labels that name no mechanism."""
 KEY_FIRST = ("between", "key")
-"""The role at which key and value meet inside a layer where the key stands first, and the corruption that shows it."""
+"""The role at which key and value meet inside a layer if the key comes first, and the corruption that shows it."""
 
 ASKED = ("question", "query", "destroy")
-"""Role, corruption and direction of what earlier layers add to the question for another query."""
+"""Role, corruption and direction of the intervention that replaces the question by that for another query."""
 
 
 def value_first(meaning: Meaning) -> tuple[str, str]:
-    """The same where the value stands first: it comes to the key."""
+    """Role and corruption, as in KEY_FIRST, if the value comes first and is moved to the key."""
     return meaning.key, "value"
 
 
@@ -82,37 +83,37 @@ class Cell(NamedTuple):
 class Rule:
     """The thresholds of the verdict."""
 
-    learnt: float = 0.05  # original minus corrupted likelihood from which there is something to explain
-    carries: float = 0.5  # share from which a place carries an identity, or is necessary
-    trace: float = 0.2  # share from which a place takes part in carrying it
-    enough: float = 0.8  # share from which a place alone is sufficient
+    learnt: float = 0.05  # smallest original minus corrupted likelihood at which there is something to explain
+    carries: float = 0.5  # smallest share at which a place carries an identity, or is necessary
+    trace: float = 0.2  # smallest share at which a place takes part in carrying it
+    enough: float = 0.8  # smallest share at which a place alone is sufficient
     agreement: float = 0.95  # share of resamples that must give the same finding
-    alone: float = 0.9  # part of what all positions between key and query restore that one of them does by itself
-    documents: int = 16  # fewer documents than this have no verdict, nor do fewer than a quarter as many that count
+    alone: float = 0.9  # share, of what all positions between key and query restore, that one alone must restore
+    documents: int = 16  # smallest number of documents for a verdict; a quarter as many must count
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one set of shares says."""
+    """The mechanism that one set of shares shows."""
 
     label: Label
-    layer: int | None = None  # that retrieves
-    stored_by: int | None = None  # layer, in induction
-    stored_at: str | None = None  # role, in induction: the one that restores most
-    found_by: int | None = None  # layer that finds the pair, of a pointer
+    layer: int | None = None  # the layer that retrieves
+    stored_by: int | None = None  # in induction, the layer that stores
+    stored_at: str | None = None  # in induction, the role that restores most
+    found_by: int | None = None  # for a pointer, the layer that finds the pair
     places: tuple[str, ...] = field(default=(), compare=False)  # all roles that hold the key, most important first
-    how: Literal["", "either", "split", "joint"] = field(default="", compare=False)  # they do, where there are several
-    reason: str = field(default="", compare=False)  # why there is no name, or what is beside the name
+    how: Literal["", "either", "split", "joint"] = field(default="", compare=False)  # how several places share the key
+    reason: str = field(default="", compare=False)  # why no mechanism is named, or what is special about it
     meaning: Meaning = field(default=FRAMED, compare=False)  # what key and value are called
 
     @property
     def name(self) -> tuple[str, int | None, int | None, int | None]:
-        """What resamples must agree on: the label and its layers."""
+        """The label and its layers, on which resamples must agree."""
         return self.label, self.layer, self.stored_by, self.found_by
 
     @property
     def local(self) -> bool:
-        """Whether all roles that hold the key lie within the reach of a short convolution."""
+        """Whether all roles that hold the key are within reach of a short convolution."""
         near = (self.meaning.key, self.meaning.value)
         return bool(self.places) and all(place.partition("+")[0] in (*near, "next_key") for place in self.places)
 
@@ -142,7 +143,7 @@ SEVERAL: Mapping[str, str] = {
     "mixed": "more than one place carries a part of the association",
     "not_learnt": "nothing is recalled beyond chance",
 }
-"""Why a finding has its name, where nothing more particular is known."""
+"""The default reason for each of these labels."""
 
 
 def _stored(places: Sequence[str], how: str, meaning: Meaning) -> str:
@@ -157,7 +158,7 @@ def _stored(places: Sequence[str], how: str, meaning: Meaning) -> str:
 
 
 def words(role: str | None, meaning: Meaning = FRAMED) -> str:
-    """A role for people, in the task's own names."""
+    """A role in words, with the names that the task uses."""
     key, value, query = (spoken(str(name)) for name in (meaning.key, meaning.value, meaning.query))
     known = {"next_key": f"position after the {value}", "others": f"other positions between {key} and {query}"}
     base, _, steps = str(role).partition("+")
@@ -168,16 +169,16 @@ def words(role: str | None, meaning: Meaning = FRAMED) -> str:
 
 @dataclass(frozen=True)
 class Depths:
-    """The sites that decide, by depth: the inputs of layers 1, 2, ..., and what can be replaced inside every layer."""
+    """The sites that decide: the inputs of layers 1, 2, ..., and the sites that can be replaced inside every layer."""
 
     boundaries: tuple[str, ...]
     inside: tuple[tuple[str, ...], ...]
-    layers: tuple[str, ...] = ()  # submodules that the layers are, whose operations are looked at where no site decides
-    ends: tuple[str, ...] = ()  # the input of the first and the output of the last, where more may come before or after
+    layers: tuple[str, ...] = ()  # the layers' submodules, whose operations are searched if no site decides
+    ends: tuple[str, ...] = ()  # input of the first and output of the last layer, if the model may have more
 
     @property
     def sites(self) -> list[str]:
-        """All of them."""
+        """All of these sites."""
         return [*self.boundaries, *(site for layer in self.inside for site in layer)] or [Site(0, "input", "stream")]
 
 
@@ -197,11 +198,11 @@ def depths_of(sites: Iterable[Site]) -> Depths:
 
 
 Shares = Mapping[Cell, float]
-"""What each intervention restores or destroys, as a share of what the corruption loses; NaN where not measured."""
+"""What each intervention restores or destroys, as a share of what the corruption loses; NaN if not measured."""
 
 
 def held_at(share: Shares, site: str, rule: Rule, kinds: Sequence[str]) -> str:
-    """The kind of positions at which the key's identity is at a site, or redundant, joint, mixed or undetermined."""
+    """The kind of positions that holds the key's identity at a site, or redundant, joint, mixed or undetermined."""
     restored = {kind: share[Cell(site, kind)] for kind in kinds}
     destroyed = {kind: share[Cell(site, kind, direction="destroy")] for kind in kinds}
     enough = [kind for kind in kinds if restored[kind] >= rule.enough]
@@ -217,11 +218,11 @@ def held_at(share: Shares, site: str, rule: Rule, kinds: Sequence[str]) -> str:
         return "undetermined"
     if destroyed[part[0]] >= rule.trace:
         return part[0]
-    return "redundant" if enough else "mixed"  # it is not needed: the others can do it together
+    return "redundant" if enough else "mixed"  # it is not necessary: the others together can replace it
 
 
 def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) -> Finding | list[str]:
-    """The kind of positions that holds the key at each boundary; a finding where there is no single one."""
+    """The kind of positions that holds the key at each boundary, or a finding if there is not exactly one."""
     outside = (
         (meaning.key, "before the first layer or passes around its input"),
         ("question", "after the last layer or passes around its output"),
@@ -253,7 +254,7 @@ def route(share: Shares, depths: Depths, rule: Rule, meaning: Meaning = FRAMED) 
 
 
 def value_at(share: Shares, site: str, rule: Rule) -> Literal["question", "body", "joint", "mixed"]:
-    """Where the value's identity is at a site; at the question, too, where it could not be measured."""
+    """Where the value's identity is at a site; "question" also if it could not be measured."""
     question, body = (share[Cell(site, role, "value")] for role in ("question", "body"))
     if question < rule.trace and body >= rule.carries:
         return "body"
@@ -294,7 +295,7 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
         return Finding("pointer", layer=fetches, found_by=layer, meaning=meaning)
     rest = depths.boundaries[layer:]
     asked = (i for i, site in enumerate(rest) if not share.get(Cell(site, *ASKED), 1.0) < rule.trace)
-    carried, layer = layer, layer + next(asked, len(rest))  # before, whatever is asked brings the same to the question
+    carried, layer = layer, layer + next(asked, len(rest))  # before that, the question gets the same for any query
     if "between" in path:
         stored_by = path.index("between")
         places, how = stores(share, depths.boundaries[stored_by], rule, meaning)

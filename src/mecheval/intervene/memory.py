@@ -1,4 +1,4 @@
-"""Mixers whose state is a matrix memory, written out as a plain recurrence, so that a part of the state can be edited.
+"""Mixers with a matrix memory, written as plain recurrences, so that a part of the state can be edited.
 
 Such a mixer keeps, in each head, a matrix S whose rows belong to directions of keys and whose columns are values:
 
@@ -31,18 +31,18 @@ from mecheval.ops.taylor_attention import EPS, taylor_features
 from mecheval.sites import taps
 
 Activations = Mapping[str, Tensor]  # name of a tap of the mixer -> (n, L, ...)
-Step = Callable[[Tensor, int], Tensor]  # of the memory and a position: the memory after that position
+Step = Callable[[Tensor, int], Tensor]  # memory, position -> the memory after that position
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
     """A matrix memory while its mixer reads some documents."""
 
-    keys: Tensor  # (n, L, H, K): under what each position writes
+    keys: Tensor  # (n, L, H, K): the key with which each position writes
     queries: Tensor  # (n, L, H, K)
-    width: int  # of a value, V
+    width: int  # V, the width of a value
     step: Step
-    finish: Callable[[Tensor], Tensor]  # of what was read (n, L, H, V): the activation that leaves the memory
+    finish: Callable[[Tensor], Tensor]  # what was read (n, L, H, V) -> the activation that leaves the memory
 
     def empty(self) -> Tensor:
         """The memory before the first position, (n, H, K, V)."""
@@ -58,7 +58,7 @@ class Memory:
         return found
 
     def read(self, position: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """What leaves the memory when it is changed after a position (n,) of each document, and runs on from there."""
+        """What leaves the memory if it is changed after a position (n,) of each document and then continues."""
         S, read = self.empty(), []
         for t in range(self.keys.shape[1]):
             S = self.step(S, t)
@@ -72,10 +72,10 @@ def _each(chosen: Tensor) -> Tensor:
 
 
 class Form(NamedTuple):
-    """How a mixer's memory is made from its activations."""
+    """How a mixer's memory is computed from its activations."""
 
-    inputs: tuple[str, ...]  # taps that the recurrence reads
-    output: str  # the tap with what leaves it
+    inputs: tuple[str, ...]  # names of the taps that the recurrence reads
+    output: str  # name of the tap with its output
     build: Callable[[nn.Module, Activations], Memory]
 
 
@@ -124,12 +124,12 @@ FORMS: dict[type[Mixer], Form] = {
 
 
 def form_of(mixer: nn.Module) -> Form | None:
-    """How this mixer's memory is made; None for a mixer without one."""
+    """The form of this mixer's memory; None for a mixer without one."""
     return next((form for kind, form in FORMS.items() if isinstance(mixer, kind)), None)
 
 
 def run_mixer(mixer: nn.Module, x: Tensor, listeners: Mapping[str, Listener]) -> Tensor:
-    """The outputs of a mixer alone, which continues with what each listener returns for its tap."""
+    """The output of a mixer that is run by itself, using what each listener returns for its tap."""
     own = dict(taps(mixer))
     with ExitStack() as stack:
         for name, listener in listeners.items():

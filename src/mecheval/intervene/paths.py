@@ -1,8 +1,9 @@
-"""Path patching: what reaches the answer from one place through the input of another alone.
+"""Path patching: the effect of one place on the answer through the input of another place alone.
 
-Three runs. The clean run gives what the sender says at a role. A run on the corrupted documents with that put in, while
-all mixers and MLPs say what they said without it, gives what the receiver then gets: it has changed by the direct path
-alone. A last run on the corrupted documents, with the receiver's input replaced by that, gives the answer.
+It takes three runs. The clean run gives the sender's activation at a role. A run on the corrupted documents with that
+activation patched in, and with the outputs of all mixers and MLPs frozen, gives the receiver's input, which has changed
+only along the direct path. A last run on the corrupted documents, with the receiver's input replaced by that, gives the
+answer.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WRITERS = ("mixer.output", "mlp.output")
-"""Parts of a block that are added to the stream."""
+"""The parts of a block that are added to the residual stream."""
 
 
 def path(
@@ -55,11 +56,11 @@ def path(
     """A row for each sender, role and receiver: what the clean sender restores through the receiver alone.
 
     A sender is a site, which is replaced at the role; a receiver is the input of a mixer, of an MLP or of the head (the
-    last block's `output`), or one of the mixer's q, k and v. The columns are those of `interchange`, of the sender,
-    with `receiver`. `frozen` are the outputs that stay as in the corrupted run between sender and receiver: of an `LM`,
-    those of all mixers and MLPs; of any other module, name them. Leave one out to let the path lead through it, too.
-    `measure` as in `attribute`: in a model that is linear up to its logits, the effects on these of the paths from a
-    sender to all receivers add up to the sender's effect.
+    last block's `output`), or a mixer's q, k or v. The columns are those of `interchange` for the sender, and
+    `receiver`. The outputs `frozen` stay as in the corrupted run between sender and receiver; by default, they are
+    those of all mixers and MLPs of an `LM`, and for any other module you name them. Leave one out to let the path lead
+    through it, too. `measure` is as in `attribute`; in a model that is linear up to its logits, the effects on the
+    logit of all paths from a sender add up to the sender's effect.
     """
     import pandas as pd
 
@@ -69,7 +70,7 @@ def path(
     model = answering(model)
     if frozen is None:
         if not isinstance(model, LM):
-            raise UserError("path: name the outputs of a module that is not an LM that stay as they are as `frozen`.")
+            raise UserError("path: for a module that is not an LM, name the outputs that do not change as `frozen`.")
         frozen = [site for site in model.sites() if site.part in WRITERS]
     sends, receives = asked_sites(model, senders, heads=False), asked_sites(model, receivers, heads=False)
     if both := [site for site in receives if site in frozen]:

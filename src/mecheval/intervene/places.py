@@ -1,4 +1,4 @@
-"""Where one can intervene: activations by the name of their site, positions by the name of their role."""
+"""The places of interventions: activations by the name of their site, positions by the name of their role."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mecheval.types import NOWHERE, OFFSET, RANDOM, SPANS, Batch, first_of, has_
 Listener = Callable[[Tensor], Tensor]
 
 STATE = "mixer.state"
-"""The part of a block that stands for all that its mixer carries from one position to the next."""
+"""The part of a block that stands for everything its mixer carries from one position to the next."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,20 @@ class Place:
     site: Site
     axis: int
     readonly: bool
-    attach: Callable[[Listener], Callable[[], None]]  # returns what detaches the listener again
+    attach: Callable[[Listener], Callable[[], None]]  # returns a function that detaches the listener
 
 
 class Answering(nn.Module):
-    """Any model as a map from tokens (n, L) to logits (n, L, V), with the model's own names for its parts."""
+    """Wraps any model as a map from tokens (n, L) to logits (n, L, V), keeping the names of its parts."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
         self.training = model.training
-        self.vocabulary = 0  # tokens that it has logits for, as soon as it has answered
+        self.vocabulary = 0  # number of logits, known after the first run
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits, also of a model that returns them as `.logits` of a larger answer; halves as full floats."""
+        """Logits in at least single precision, even if the model returns them as `.logits` of an object."""
         answer: Any = self.model(tokens)
         logits = answer["logits"] if isinstance(answer, Mapping) and "logits" in answer else answer
         logits = getattr(logits, "logits", logits)
@@ -57,19 +57,18 @@ class Answering(nn.Module):
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Those of the model."""
         found: Iterator[tuple[str, nn.Module]] = self.model.named_modules(memo, prefix, remove_duplicate)
         return found
 
 
 def answering(model: nn.Module) -> LM | Answering:
-    """The model itself if its answers are logits for sure, else as a map from tokens to logits."""
+    """The model itself if it is certain to return logits, otherwise wrapped as `Answering`."""
     return model if isinstance(model, LM | Answering) else Answering(model)
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; afterwards it is in the mode that it had."""
+    """Put the model into evaluation mode while the context lasts."""
     training = model.training
     model.eval()
     try:
@@ -89,9 +88,9 @@ PART = re.compile(r"(.+)\.part\.(\d{1,9})/(\d{1,9})")
 def place(model: nn.Module, name: str) -> Place:
     """The activation called `name`: a site of an `LM`, or `<submodule>.output` / `<submodule>.input` of any module.
 
-    An output or input that is a tuple, or an answer of transformers, is represented by its first tensor, as is
-    usual for layers that also return a cache or weights. A head of an `LM` is `blocks.0.mixer.heads.3`; the channels of
-    any site can be divided: `transformer.h.0.attn.c_proj.input.part.3/12` is head 3 of 12 of a GPT-2.
+    An output or input that is a tuple, or an output object of transformers, is represented by its first tensor, because
+    layers often also return a cache or weights. A head of an `LM` is `blocks.0.mixer.heads.3`; the channels of any site
+    can be divided: `transformer.h.0.attn.c_proj.input.part.3/12` is head 3 of 12 of a GPT-2.
     """
     if part := PART.fullmatch(name):
         return _part(place(model, part[1]), f".part.{part[2]}/{part[3]}", int(part[2]), int(part[3]))
@@ -106,7 +105,7 @@ def place(model: nn.Module, name: str) -> Place:
     else:
         raise UnknownName("site", name, [f"{path}.output" for path in modules if path])
     site = name if isinstance(name, Site) else Site(None, name)
-    axis = 2 if isinstance(module, nn.Conv1d) and not at_input else 1  # its channels come first
+    axis = 2 if isinstance(module, nn.Conv1d) and not at_input else 1  # the channels of a convolution come first
     return Place(site, axis, False, lambda listener: attach_hook(module, at_input, listener))
 
 
@@ -120,13 +119,13 @@ def _place_in_lm(model: LM, name: str) -> Place:
         tap = taps[of]
         return _part(place(model, of), f".{number}", int(number), tap.heads, spread=tap.shape.split()[2] == "PH")
     states = {f"blocks.{i}.{STATE}": Site(i, STATE, "state") for i in range(model.n_layers)}
-    if name in states:  # it can be replaced, but this mixer has no tensor of that name
+    if name in states:  # the state can be replaced, but this mixer has no such tensor
         return Place(states[name], 1, True, lambda listener: _no_tensor(name))
     raise UnknownName("site", name, [*taps, *states, *heads])
 
 
 def _part(whole: Place, suffix: str, number: int, count: int, spread: bool = False) -> Place:
-    """Part `number` of `count` of an activation's channels: side by side, or spread out, every count-th."""
+    """Part `number` of `count` of an activation's channels: a contiguous block, or every count-th with `spread`."""
     channels = 3 - whole.axis  # (n, L, D) or (n, D, L)
 
     def view(x: Tensor) -> Tensor:
@@ -159,7 +158,7 @@ def _no_tensor(name: str) -> Callable[[], None]:
 
 @contextmanager
 def listening(model: nn.Module, listeners: Mapping[str, Listener]) -> Iterator[None]:
-    """Inside, the model continues with what each listener returns for its site; afterwards no listener is left."""
+    """While the context lasts, pass the activation of each site through its listener and use what that returns."""
     with ExitStack() as stack:
         for name, listener in listeners.items():
             stack.callback(place(model, name).attach(listener))
@@ -177,7 +176,7 @@ def _attach_tap(tap: Tap, listener: Listener) -> Callable[[], None]:
 
 
 def attach_hook(module: nn.Module, at_input: bool, listener: Listener) -> Callable[[], None]:
-    """Let a module's input or output pass through a listener; returns what detaches it again."""
+    """Pass a module's input or output through a listener, and return a function that detaches it."""
     if at_input:
         return module.register_forward_pre_hook(
             lambda _, arguments, named: _first_argument(listener, arguments, named), with_kwargs=True
@@ -190,9 +189,9 @@ def attach_hook(module: nn.Module, at_input: bool, listener: Listener) -> Callab
 
 
 class Convolving(TorchFunctionMode):
-    """While it is entered, the results of one convolution pass through a listener.
+    """A context in which the results of one convolution pass through a listener.
 
-    Mambas of transformers never call their `nn.Conv1d`: they compute with its weights, by which it is known here.
+    Mamba models in transformers never call their `nn.Conv1d`; they use its weights, by which it is recognised here.
     """
 
     def __init__(self, module: nn.Conv1d, listener: Listener) -> None:
@@ -212,7 +211,7 @@ class Convolving(TorchFunctionMode):
 
 
 def _first_argument(listener: Listener, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The listener's answer to the first tensor that a module is called with, by place or by name."""
+    """Pass the first tensor that a module is called with, positional or named, through the listener."""
     if not arguments:
         for name, value in named.items():
             if isinstance(value, Tensor):
@@ -221,14 +220,12 @@ def _first_argument(listener: Listener, arguments: tuple[Any, ...], named: dict[
 
 
 def _first(listener: Listener, value: Any) -> Any:
-    """The listener's answer to a tensor, or to the first tensor of a tuple or of an answer of transformers."""
+    """Pass a tensor, or the first tensor of a tuple or of an output object of transformers, through the listener."""
     if isinstance(value, Tensor):
         return listener(value)
     if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
         return (listener(value[0]), *value[1:])
-    if (
-        isinstance(value, Mapping) and is_dataclass(value) and value
-    ):  # an answer of transformers: its parts have an order
+    if isinstance(value, Mapping) and is_dataclass(value) and value:  # an output object, whose parts have an order
         name, first = next(iter(value.items()))
         if isinstance(first, Tensor):
             return type(value)(**{**value, name: listener(first)})
@@ -239,17 +236,17 @@ def _first(listener: Listener, value: Any) -> Any:
 
 
 NEAR = 3
-"""So far behind the key and the value a position has a name of its own: a short convolution reaches it."""
+"""Number of positions after the key and after the value that have names, because a short convolution reaches them."""
 
 Roles = Sequence[str | int] | Mapping[str, Tensor]
 
 
 def positions(batch: Batch, roles: Roles | None, seed: int = 0) -> dict[str, Tensor]:
-    """Name -> positions (n,), or (n, m) for roles of several positions, filled up with NOWHERE.
+    """Name -> positions (n,), or (n, m) for roles with several positions, padded with NOWHERE.
 
-    Without `roles`, all that the batch has, and `random`. A role is a name of the batch's, `random`, an offset from one
-    (`value+2`), a span (see SPANS) or a plain position (counted from the end below 0); positions of your own are given
-    as a mapping.
+    Without `roles`, these are all roles of the batch and `random`. A role is a role of the batch, `random`, an offset
+    from a role (`value+2`), a span (see SPANS) or a plain position (negative ones count from the end); custom positions
+    are given as a mapping.
     """
     device = batch.tokens.device
     if roles is None:
@@ -278,7 +275,7 @@ def positions(batch: Batch, roles: Roles | None, seed: int = 0) -> dict[str, Ten
 
 
 def named_between(batch: Batch) -> dict[str, Tensor]:
-    """Role -> (n,) or (n, m): the positions between key and query that have names; some positions may have several.
+    """Role -> (n,) or (n, m): the named positions between key and query; a position may have several names.
 
     They are the value, the places that the task declares, and NEAR positions after the value and after the key.
     """
@@ -289,14 +286,14 @@ def named_between(batch: Batch) -> dict[str, Tensor]:
     found = {}
     for role, places in positions(batch, [*(role for role in known if role), *after]).items():
         each = places.view(len(batch), -1)
-        if role == "next_key" and meaning.value in batch.roles:  # where the value stands first, not the one after it
+        if role == "next_key" and meaning.value in batch.roles:  # only if it directly follows the value
             each = torch.where(each == last_of(batch.roles[meaning.value])[:, None] + 1, each, NOWHERE)
         found[role] = torch.where((each > key) & (each < query), each, NOWHERE).view(places.shape)
     return found
 
 
 def _span(batch: Batch, role: str) -> Tensor:
-    """(n, m) positions of a span."""
+    """(n, m) the positions of a span."""
     key, query = last_of(batch.roles[batch.meaning.key]), first_of(batch.roles[batch.meaning.query])
     end = batch.predict_at[:, 0]
     position = torch.arange(int(end.max()) + 1, device=key.device).expand(len(batch), -1)
@@ -316,7 +313,7 @@ def _span(batch: Batch, role: str) -> Tensor:
 def _checked(batch: Batch, name: str, where: Tensor) -> Tensor:
     if where.ndim not in (1, 2) or len(where) != len(batch):
         raise UserError(
-            f"role {name!r}: give one position for each of {len(batch)} documents, (n,), or several, (n, m), filled up "
+            f"role {name!r}: give one position for each of {len(batch)} documents, (n,), or several, (n, m), padded "
             f"with {NOWHERE} (got {tuple(where.shape)})."
         )
     ends = batch.lengths if where.ndim == 1 else batch.lengths[:, None]
@@ -326,9 +323,9 @@ def _checked(batch: Batch, name: str, where: Tensor) -> Tensor:
 
 
 def _random(batch: Batch, seed: int) -> Tensor:
-    """Uniform over the positions before all questions that have no role; by the seed and the document's number alone.
+    """(n,) positions drawn uniformly from those without a role before all questions, by seed and document number.
 
-    Questions that come before key and value do not count: some tasks ask anywhere.
+    Questions before key and value do not count, because some tasks ask anywhere.
     """
     stream, meaning = rng.key(seed, "control"), batch.meaning
     roles = {role: where.cpu() for role, where in batch.roles.items()}

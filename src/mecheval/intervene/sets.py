@@ -1,4 +1,4 @@
-"""The smallest set of places whose clean activations together bring the answer back."""
+"""The smallest set of places whose clean activations together restore the answer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mecheval.model import LM
 from mecheval.types import Batch
 
 EXACT = 3
-"""Up to so many places every combination is tried; beyond, places are added one by one, the best first."""
+"""Largest size of sets of which all combinations are tried; larger sets are found greedily."""
 MOST_TRIED = 20_000
-"""Combinations after which an exact search gives way to a greedy one."""
+"""Largest number of combinations in an exact search; beyond it, sets are found greedily."""
 
 
 class Places(NamedTuple):
-    """A set of (site, role) and what it restores."""
+    """A set of (site, role) and the share that it restores."""
 
     cells: tuple[Cell, ...]
     share: float
-    smallest: bool  # no smaller set restores as much; False if it was found by adding the best place in turn
+    smallest: bool  # whether no smaller set restores as much; False if the set was found greedily
 
 
 def smallest_set(
@@ -40,9 +40,10 @@ def smallest_set(
     share: float = 0.9,
     budget_mb: float = BUDGET_MB,
 ) -> Places:
-    """The smallest set among `cells`, (site, role) each, that restores this share of the answer's likelihood.
+    """The smallest set of `cells`, (site, role) each, that restores this share of the answer's likelihood.
 
-    Among sets of one size, the one that restores most. If all cells together restore less, that is what is returned.
+    Among sets of the same size, the one that restores most is returned. If all cells together restore less than this
+    share, all of them are returned.
     """
     check_same(clean, corrupted)
     if not cells or not 0 < share <= 1:

@@ -1,8 +1,8 @@
-"""The state of a mixer after every position: where does an association enter it?
+"""The state of a mixer after every position, and where an association enters it.
 
-The state after position t is all that a mixer carries from the positions up to t to those after it: a recurrent memory,
-the keys and values of attention, and the inputs that a convolution still reaches. See `grid.py` for how it is replaced
-whole, whatever the mixer is.
+The state after position t is everything that a mixer carries from the positions up to t to later ones: a recurrent
+memory, the keys and values of attention, and the inputs that a convolution still reaches. `grid.py` describes how the
+whole state of any mixer is replaced.
 
 n documents, L tokens, D width.
 """
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BEFORE = 2
-"""Positions before the key at which a sweep begins."""
+"""Number of positions before the key at which a sweep begins."""
 
 
 def landmarks(batch: Batch) -> tuple[str, str]:
-    """Roles that a sweep has a row for, because their distance from the key differs between documents.
+    """Roles with rows of their own in a sweep, because their distance from the key differs between documents.
 
-    They are the last place before the query that has a name (of a framed document, the divider), and the query.
+    They are the last named place before the query (in a framed document, the divider) and the query.
     """
     places = [role for role in batch.meaning.places if role in batch.roles]
     return places[-1] if places else f"{batch.meaning.query}-1", batch.meaning.query
 
 
 class Pass(NamedTuple):
-    """One pass over documents: what is needed to go on from one block's mixer."""
+    """One pass over documents, with what is needed to continue from one block's mixer."""
 
-    likelihood: Tensor  # (n,) of the answer
-    h: Tensor  # (n, L, D) what enters the block
-    x: Tensor  # (n, L, D) what its mixer reads
-    y: Tensor  # (n, L, D) what its mixer says
+    likelihood: Tensor  # (n,) likelihood of the answer
+    h: Tensor  # (n, L, D) input of the block
+    x: Tensor  # (n, L, D) input of its mixer
+    y: Tensor  # (n, L, D) output of its mixer
 
 
 def one_pass(lm: LM, batch: Batch, layer: int) -> Pass:
-    """Run documents and keep what enters and leaves one block's mixer."""
+    """Run documents, and keep the input of one block and the input and output of its mixer."""
     seen: dict[str, Tensor] = {}
 
     def keeper(name: str) -> Listener:
@@ -69,9 +69,9 @@ def one_pass(lm: LM, batch: Batch, layer: int) -> Pass:
 
 
 def check_layer(lm: object, layer: int) -> int:
-    """`layer` itself, or an error if the model has no such layer, or no layers that are known."""
+    """`layer` itself, or an error if the model is not an `LM` or has no such layer."""
     if not isinstance(lm, LM):
-        raise UserError("the state of a mixer is replaced in an LM; another module's mixers are not known.")
+        raise UserError("the state of a mixer can only be replaced in an LM; the mixers of other modules are unknown.")
     if not 0 <= layer < lm.n_layers:
         raise UserError(f"there is no layer {layer}; the model has layers 0 to {lm.n_layers - 1}.")
     return layer
@@ -80,14 +80,14 @@ def check_layer(lm: object, layer: int) -> int:
 def state_sweep(
     lm: LM, clean: Batch, corrupted: Batch, layers: Sequence[int] | None = None, *, budget_mb: float = BUDGET_MB
 ) -> pd.DataFrame:
-    """What the clean state after each position restores: where the share rises, the association enters the state.
+    """What the clean state after each position restores; where the share rises, the association enters the state.
 
     Documents are aligned at their keys: a row with role "key" and offset 3 is about the state after the third token
-    behind the key, in all documents in which that token stands before the prediction. The rows of the `landmarks`
-    are about all documents; a state after the position of the prediction comes too late and restores nothing.
+    after the key, in all documents in which that token comes before the prediction. The rows of the `landmarks` are
+    about all documents; a state after the position of the prediction comes too late and restores nothing.
 
     Columns: layer, role, offset, corruption; original, corrupted, restored (mean likelihoods of the answer), share =
-    (restored - corrupted) / (original - corrupted), n documents. Every layer is replaced by itself, `layers` or all.
+    (restored - corrupted) / (original - corrupted), n (documents). The layers are replaced one at a time.
     """
     import pandas as pd
 
@@ -124,7 +124,7 @@ def state_sweep(
 
 
 def _marked(batch: Batch) -> dict[str, Tensor]:
-    """Landmark -> (n,): its last position."""
+    """Landmark -> its last position (n,)."""
     return {role: last_of(where) for role, where in positions(batch, landmarks(batch)).items()}
 
 
@@ -133,7 +133,7 @@ def _sweep(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Likelihoods of clean and corrupted documents (n,), and with the clean state after each position, (layers, n, L).
 
-    Only positions from shortly before the key on are run, and none up to which the mixer has read the same.
+    Only positions from shortly before the key on are run, and only those up to which the mixer's inputs differ.
     """
     length = clean.tokens.shape[1]
     position, end = torch.arange(length, device=clean.tokens.device), clean.predict_at[:, 0]

@@ -1,8 +1,8 @@
-"""Parts of a state: one head, or what a memory holds under one direction of its keys, replaced or erased.
+"""Replaces or erases a part of a state: one head, or what a memory holds along one direction of its keys.
 
-The state after position t of a mixer with heads falls into those of its heads. That of a matrix memory (`memory.py`)
-falls further into what each direction of keys recalls, k kᵀ S. A part is replaced after t in the memory alone, and the
-recurrence runs on from there with all that the mixer reads of its own document.
+The state of a mixer with heads after position t consists of the states of its heads. A matrix memory (`memory.py`)
+further consists of what each direction of keys recalls, k kᵀ S. A part is replaced after t in the memory alone, and the
+recurrence continues from there with the inputs of its own document.
 
 n documents, L tokens, H heads, K width of a key.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Direction = str | int | Tensor
-"""A direction of keys: that of the key which a role's position writes, or a tensor."""
+"""A direction of keys: a role, which stands for the key that its position writes, or a tensor."""
 
 
 def replace_state(
@@ -56,13 +56,14 @@ def replace_state(
     per_document: bool = False,
     budget_mb: float = BUDGET_MB,
 ) -> pd.DataFrame:
-    """Put the clean state of one layer, or a part of it, into the corrupted run after the position of a role.
+    """Patch the clean state of one layer, or a part of it, into the corrupted run after the position of a role.
 
-    Without `head` and `direction` it is the whole state. `head`: the state of one head, of any mixer that has heads.
-    `direction`: only what the memory holds under one unit direction k of keys, S <- S - k kᵀ S + k kᵀ S_clean, for the
-    mixers with a matrix memory (delta_net, based, mamba). It is a role, whose key in the clean run is taken, or a
-    tensor (K,), or (n, H, K) for each document and head; for Based in the space of its features. Everything after it is
-    computed on from the edited state. The columns are those of `interchange`, in one row or one for each document.
+    Without `head` and `direction`, the whole state is replaced; with `head`, the state of one head, for any mixer with
+    heads; with `direction`, only what the memory holds along one unit direction k of keys, S <- S - k kᵀ S + k kᵀ
+    S_clean, for mixers with a matrix memory (delta_net, based, mamba). A direction is a role, which stands for its key
+    in the clean run, or a tensor (K,), or (n, H, K) for each document and head; for Based, it is in the space of its
+    features. Everything later is computed from the edited state. The columns are those of `interchange`, with one row,
+    or one for each document.
     """
     check_same(clean, corrupted)
     part = _part(lm, clean, layer, after, head, direction)
@@ -93,8 +94,8 @@ def erase_state(
 ) -> pd.DataFrame:
     """Erase the memory of one layer, or a part of it, after the position of a role: S <- 0, or S <- S - k kᵀ S.
 
-    For the mixers with a matrix memory; `head` and `direction` are as in `replace_state`, with keys of the same run.
-    Columns: those of `ablate`, in one row, or one for each document with its number as `document`.
+    This is for mixers with a matrix memory; `head` and `direction` are as in `replace_state`, with keys of the same
+    run. The columns are those of `ablate`, with one row, or one for each document with its number as `document`.
     """
     import pandas as pd
 
@@ -122,12 +123,12 @@ class _Part:
 
     lm: LM
     layer: int
-    until: Tensor  # (n,) NOWHERE in a document without the role
+    until: Tensor  # (n,) the position; NOWHERE in a document without the role
     head: int | None
-    direction: Tensor | None  # whole numbers: positions (n,) of the keys; else (K,) or (n, H, K)
+    direction: Tensor | None  # integers (n,): positions of the keys; otherwise (K,) or (n, H, K)
 
     def __getitem__(self, rows: slice) -> _Part:
-        """The same for some documents."""
+        """The same part for some of the documents."""
         direction = self.direction
         if direction is not None and (not direction.is_floating_point() or direction.ndim == 3):
             direction = direction[rows]
@@ -138,10 +139,10 @@ class _Part:
         return self.lm.get_submodule(f"blocks.{self.layer}.mixer")
 
     def replaced(self, clean: Batch, corrupted: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Likelihoods (n,) of clean and corrupted documents, and of these with the clean part of the state."""
+        """Likelihoods (n,) of clean documents, of corrupted ones, and of these with the clean part of the state."""
         source, base = one_pass(self.lm, clean, self.layer), one_pass(self.lm, corrupted, self.layer)
         mixer, form, told = self.mixer, form_of(self.mixer), self._told(base.x)
-        spliced = torch.where(told, source.x, base.x)  # what a mixer reads whose whole state is replaced
+        spliced = torch.where(told, source.x, base.x)  # the inputs that replace the mixer's whole state
         if form is None and self.head is None:
             return source.likelihood, base.likelihood, self._answer(base, corrupted, mixer(spliced))
         output = "heads" if form is None else form.output
@@ -149,7 +150,7 @@ class _Part:
             out = seen_by(mixer, spliced, (output,))[output]
         else:
             seen = seen_by(mixer, base.x, form.inputs)
-            if self.direction is None:  # a convolution still reaches the other document's inputs, too
+            if self.direction is None:  # a convolution still reaches the other document's inputs
                 beyond = seen_by(mixer, spliced, form.inputs)
                 seen = {name: torch.where(_like(told, x), x, beyond[name]) for name, x in seen.items()}
             memory = form.build(mixer, seen_by(mixer, source.x, form.inputs))
@@ -174,7 +175,7 @@ class _Part:
         return form
 
     def check(self, *, memory: bool) -> None:
-        """Raise an error if the layer has no such part; `memory`: if it has no matrix memory."""
+        """Raise an error if the layer has no such part or, with `memory`, no matrix memory."""
         if memory:
             self._form()
         if self.head is None:
@@ -186,11 +187,11 @@ class _Part:
             raise UserError(f"layer {self.layer} has heads 0 to {heads - 1} (got {self.head}).")
 
     def _told(self, x: Tensor) -> Tensor:
-        """(n, L, 1) whether a position is one that the replaced state comes from."""
+        """(n, L, 1) whether a position contributes to the replaced state."""
         return (torch.arange(x.shape[1], device=x.device) <= self.until[:, None])[..., None]
 
     def _read(self, memory: Memory, target: Tensor, keys: Memory) -> Tensor:
-        """What leaves the memory when this part of it becomes that of `target` (n, H, K, V)."""
+        """What leaves the memory if this part of it is replaced by that of `target` (n, H, K, V)."""
         along = None if self.direction is None else self._unit(keys)
 
         def change(S: Tensor) -> Tensor:
@@ -220,7 +221,7 @@ class _Part:
         return along / length.clamp(min=torch.finfo(along.dtype).tiny)
 
     def _one_head(self, own: Tensor, other: Tensor) -> Tensor:
-        """`own` (n, L, H, ...) or (n, L, HE) with one head taken from `other`."""
+        """`own` (n, L, H, ...) or (n, L, HE), with one head replaced by that of `other`."""
         heads = int(getattr(self.mixer, "num_heads", 1))
         shape = own.shape
         mixed = own.reshape(*shape[:2], heads, -1).clone()
@@ -228,11 +229,11 @@ class _Part:
         return mixed.view(shape)
 
     def _said(self, base: Pass, output: str, out: Tensor) -> Tensor:
-        """What the mixer says (n, L, D) when `out` stands at the tap `output`."""
+        """The mixer's output (n, L, D) if the activation at the tap `output` is `out`."""
         return run_mixer(self.mixer, base.x, {output: lambda _: out})
 
     def _answer(self, base: Pass, batch: Batch, said: Tensor) -> Tensor:
-        """p(answer) (n,) when the mixer says `said` after the position, and what it said before up to there."""
+        """p(answer) (n,) if the mixer's output is `said` after the position and unchanged up to there."""
         mixed = torch.where(self._told(base.x), base.y, said)
         listeners: dict[str, Listener] = {f"blocks.{self.layer}.mixer.output": lambda _: mixed}
         with listening(self.lm, listeners):
@@ -245,12 +246,12 @@ class _Part:
 
 
 def _like(told: Tensor, x: Tensor) -> Tensor:
-    """(n, L, 1) with as many axes as x (n, L, ...)."""
+    """`told` (n, L, 1) with as many axes as x (n, L, ...)."""
     return told.view(*told.shape[:2], *[1] * (x.ndim - 2))
 
 
 def _part(lm: LM, batch: Batch, layer: int, after: str | int, head: int | None, direction: Direction | None) -> _Part:
-    """The part of a state that the arguments name, checked."""
+    """The part of a state that the arguments name, after checking them."""
     check_layer(lm, layer)
     where = before_the_answer(batch, positions(batch, [after]))[str(after)]
     until = last_of(where)

@@ -10,7 +10,7 @@ from mecheval.lazy import later
 
 
 class Effects(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
-    """A row for each site and role: a pandas DataFrame in everything but `plot`.
+    """A pandas DataFrame with a row for each site and role, except that `plot` draws a map.
 
     Selecting and adding rows or columns gives `Effects` again, with the evidence that `verdict` needs.
     """
@@ -20,9 +20,9 @@ class Effects(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
         return Effects
 
     def plot(self, title: str = "What each site restores, by role") -> Any:
-        """The `mecheval.figures.Chart` that `mecheval.heatmap` draws of the effects; notebooks show it.
+        """The `mecheval.figures.Chart` of the effects that `mecheval.heatmap` draws; notebooks show it.
 
-        `effects.plot().save("map.svg")` writes a file. Plots of pandas' own are those of a plain table:
+        `effects.plot().save("map.svg")` writes a file. For the plots of pandas itself, use
         `pd.DataFrame(effects).plot()`.
         """
         return later("figures.heatmap.heatmap")(self, title)

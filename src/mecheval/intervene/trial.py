@@ -1,4 +1,4 @@
-"""One model under the interventions that the evidence for a verdict asks for, document by document."""
+"""Runs the interventions on one model that the evidence for a verdict needs, document by document."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from mecheval.types import NOWHERE, RANDOM, Batch, first_of, has_role
 
 Floats = NDArray[np.float64]
 FEW, MOST_OPERATIONS = 64, 400
-"""Documents on which the operations inside a custom mixer are searched, and how many of them are tried."""
+"""Number of documents with which the operations inside a custom mixer are searched, and most operations tried."""
 AHEAD = 1e-3
-"""A change of an activation from which it is more than rounding, as a part of the largest activation at its site."""
+"""Smallest change of an activation, relative to the largest at its site, that is more than rounding."""
 
 
 def ratio(effect: Floats | np.float64, lost: Floats | np.float64) -> Floats:
-    """Shares; NaN where nothing was lost."""
+    """effect / lost, or NaN if nothing was lost."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(lost > 0, np.divide(effect, lost), np.nan)
 
 
 def change(cell: Cell, edited: Floats, original: Floats, corrupted: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-    """What an intervention restores or destroys and what the corruption loses, (n,) each; NaN where `edited` is."""
+    """What an intervention restores or destroys, and what the corruption loses, (n,) each; NaN where `edited` is."""
     spoilt = corrupted[cell.corruption]
     effect = original - edited if cell.direction == "destroy" else edited - spoilt
     return effect, np.where(np.isnan(effect), np.nan, original - spoilt)
 
 
 class Ask(NamedTuple):
-    """Interventions at every one of some sites and roles."""
+    """Interventions at all combinations of some sites and roles."""
 
     sites: Sequence[str]
     roles: Sequence[str]
@@ -54,9 +54,9 @@ class Ask(NamedTuple):
 
 
 class Trial:
-    """One model under interventions, which are run as the evidence asks for them.
+    """One model and its documents, with the interventions made so far.
 
-    `original` and `lost` (n,) are likelihoods of the answer in the clean documents and in those with the key corrupted.
+    `original` and `lost` (n,) are the likelihoods of the answer in the clean documents and with the key corrupted.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Trial:
             before = first_of(clean.roles[meaning.value]) < first_of(clean.roles[meaning.key])
             if float(before.double().mean()) > 0.5:
                 self.meetings.insert(0, value_first(meaning))
-        self.ahead: int | None = None  # the first layer whose input tells of tokens that come later
+        self.ahead: int | None = None  # the first layer whose input depends on later tokens
         self.original, self.lost = original, {"key": lost}
         if other is not None:
             parts = [likelihood(model, other[rows]).numpy() for rows in self.slices]
@@ -88,7 +88,7 @@ class Trial:
         self.sites: dict[str, Site] = {}
 
     def boundaries(self) -> None:
-        """Replace every kind of positions, and every one with a name, at the input of every layer but the first."""
+        """Replace every kind of positions, and every named position, at the input of every layer but the first."""
         sites, every = self.depths.boundaries, [*self.kinds, *self.roles]
         asks = [Ask(sites, every), Ask(sites, every, "key", "destroy"), Ask(sites, self.kinds, "key", "control")]
         asks.append(Ask(self.depths.ends, self.kinds))
@@ -96,15 +96,15 @@ class Trial:
             asks.append(Ask(sites, ["question", "body"], "value"))
         asks += [Ask(sites, [role], corruption) for role, corruption in self.meetings[:-1]]
         self._run(*asks)
-        if self.where["question"].shape[1] == 1:  # the query is all of the question: one number for both names
+        if self.where["question"].shape[1] == 1:  # question and query coincide, so one number serves both
             for site, direction in itertools.product(sites, ("restore", "destroy")):
                 found = self.found[Cell(str(site), "question", "key", direction)]
                 self.found[Cell(str(site), self.query, "key", direction)] = found
 
     def asked(self, layer: int) -> None:
-        """Let the layers from `layer` on add to the question what they add for another query, and all else be as it is.
+        """Replace what the layers from `layer` on add to the question by what they add for another query.
 
-        Where that changes nothing, they have brought to the question what they would bring for any query.
+        If that changes nothing, they bring the same to the question whatever the query.
         """
         sites, other = self.depths.boundaries[layer:], other_queries(self.clean)
         first = Site(0, "input", "stream") if isinstance(self.model, LM) else next(iter(self.depths.ends), None)
@@ -125,7 +125,7 @@ class Trial:
             self.found[Cell(str(site), *ASKED)] = np.where(same, np.nan, likelihoods)
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
-        """The first site inside a layer at which key and value have met, or else the one at which they do most."""
+        """The first site inside a layer at which key and value have met, otherwise the one at which most has."""
         self._run(*(Ask(sites, [role], corruption) for role, corruption in self.meetings))
         share = self.shares()
         met = {site: np.fmax.reduce([share[Cell(site, *meeting)] for meeting in self.meetings]) for site in sites}
@@ -138,7 +138,7 @@ class Trial:
         return first
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
-        """The same among all operations of a layer from elsewhere, whose sites are not declared."""
+        """The same among all operations of a layer whose sites are not declared."""
         path, module = self._undeclared(layer)
         if module is None:
             return None
@@ -164,7 +164,7 @@ class Trial:
         return str(chosen.site) if most >= rule.trace else None
 
     def _undeclared(self, layer: int) -> tuple[str, nn.Module | None]:
-        """The module that a layer from elsewhere is, with its name; in an `LM`, its mixer."""
+        """The name and module of a layer (in an `LM`, of its mixer); the module is None if its sites are declared."""
         if layer >= len(self.depths.layers):
             return "", None
         path = self.depths.layers[layer] + ".mixer" * isinstance(self.model, LM)
@@ -172,7 +172,7 @@ class Trial:
         return path, None if isinstance(module, Mixer) else module
 
     def _from(self, layer: int, *batches: Batch) -> Callable[[], Tensor]:
-        """A run of the documents of all batches that passes through a layer: p(answer) of each."""
+        """A function that runs the documents of all batches from a layer on and returns p(answer) of each."""
         model = self.model
         at, answers = (torch.cat([getattr(batch, x) for batch in batches]) for x in ("predict_at", "answers"))
         if isinstance(model, LM):
@@ -182,7 +182,7 @@ class Trial:
         return lambda: answer_likelihood(model(tokens)[rows, at[:, 0]], answers)
 
     def _run_operation(self, module: nn.Module, layer: int, operation: Operation) -> None:
-        """Replace the results of one operation at every kind of positions and every name, in both directions."""
+        """Replace the results of one operation at all kinds of positions and all names, in both directions."""
         self.sites[str(operation.site)] = operation.site
         every = (*self.kinds, *self.roles)
         asked = [("key", "restore", every), ("key", "destroy", every)]
@@ -203,7 +203,7 @@ class Trial:
                 self.found[Cell(str(operation.site), role, corruption, direction)] = likelihoods.numpy()
 
     def shares(self) -> dict[Cell, float]:
-        """The shares so far; of the value, NaN where it could not be corrupted."""
+        """The shares of all cells measured so far."""
         found = {}
         for cell, edited in self.found.items():
             effect, lost = change(cell, edited, self.original, self.lost)
@@ -211,7 +211,7 @@ class Trial:
         return found
 
     def _run(self, *asks: Ask) -> None:
-        """Likelihoods of all cells of what is asked, kept in `found`; the documents are read once for all of it."""
+        """Run all interventions that are asked for, and keep the likelihoods in `found`; documents are read once."""
         asked = [ask for ask in asks if ask.sites and ask.roles]
         if not asked:
             return
@@ -225,7 +225,7 @@ class Trial:
                 self.sites[str(site)] = site if isinstance(site, Site) else Site(None, site)
 
     def _slice(self, rows: slice, asks: Sequence[Ask], sites: Sequence[str], roles: Sequence[str]) -> list[Tensor]:
-        """(cells, n) likelihoods of some documents, for every ask."""
+        """(cells, n) likelihoods of some documents for each `Ask`."""
         where = {role: self.where[role][rows] for role in roles}
         batches = {"": self.clean[rows]} | {ask.corruption: self.batches[ask.corruption][rows] for ask in asks}
         known = {name: read(self.model, batch, sites, where) for name, batch in batches.items()}
@@ -241,7 +241,7 @@ class Trial:
         return answered
 
     def _look_ahead(self, batches: Mapping[str, Batch], known: Mapping[str, Observed], body: Tensor) -> None:
-        """Note where what stands before a changed token changes with it; `body` (n, m) are all positions."""
+        """Record the first layer at which a changed token changes earlier ones; `body` (n, m) are all positions."""
         for name in known:
             changed = (batches[name].tokens != batches[""].tokens).int().argmax(1)
             before = (body != NOWHERE) & (body < changed[:, None])
@@ -255,7 +255,7 @@ class Trial:
         self, base: Batch, known: Observed, values: Mapping[str, Mapping[str, Tensor]], where: Mapping[str, Tensor],
         sites: Sequence[str], roles: Sequence[str],
     ) -> Tensor:  # fmt: skip
-        """(cells, n) likelihoods with these values at all of some sites and roles; `known` is what `base` gives."""
+        """(cells, n) likelihoods with these values at all sites and roles; `known` is the reading of `base`."""
 
         def edits(site: str, role: str) -> Edit:
             return Take(values[site][role])
@@ -267,7 +267,7 @@ class Trial:
 
 
 def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names that share a position in a document are left out of it, both; one that mostly does yields."""
+    """Remove names that share a position in a document; if two mostly do, only the second one is removed."""
     kept = {role: at.clone() for role, at in named.items()}
     roles = list(named)
     for i, role in enumerate(roles):
@@ -281,12 +281,13 @@ def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def other_values(clean: Batch) -> Batch | None:
-    """The same documents, in each of which the value and another token that may be an answer have changed places.
+    """The same documents, in each of which the value is exchanged with another token that may be an answer.
 
-    So both symbols stay in the document, and a model that only checks whether its answer occurs there sees no change.
-    A token may be an answer if other documents have their value at its position, and surely if it is the answer of one;
-    one that the document does not repeat is best, because nothing else then tells where it belongs. A document without
-    such a token gets another document's answer, one that it lacks if it can. None if the value cannot be corrupted.
+    Both symbols stay in the document, so a model that only checks whether its answer occurs there sees no change. A
+    token may be an answer if other documents have their value at its position, and certainly if it is the answer of
+    one; a token that the document does not repeat is best, because nothing else then shows where it belongs. A document
+    without such a token gets another document's answer, if possible one that it lacks. None if the value cannot be
+    corrupted.
     """
     tokens, meaning = clean.tokens.clone(), clean.meaning
     if meaning.value is None or torch.equal(clean.roles[meaning.value], clean.roles[meaning.key]):
@@ -317,7 +318,7 @@ def other_values(clean: Batch) -> Batch | None:
 
 
 def other_queries(clean: Batch) -> Batch | None:
-    """The same documents, each with the query of the next one that asks for something else; None if all ask alike."""
+    """The same documents, each with the query of the next one that differs; None if all queries are the same."""
     where = clean.roles[clean.meaning.query].view(len(clean), -1)
     asked = clean.tokens.gather(1, where.clamp(min=0)).masked_fill(where == NOWHERE, NOWHERE)
     texts = asked.tolist()

@@ -30,7 +30,7 @@ class Attention(Mixer):
     positions = AttentionOptions.positions
     canon_b = ("Wqkv",)
     weighs = ("pattern", "v", "heads")
-    window: int | None = None  # tokens that a position sees; None: all before it
+    window: int | None = None  # number of tokens that a position sees; None means all before it
 
     def __init__(self, d_model: int, layer: int, options: AttentionOptions) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Attention(Mixer):
         return q, k, v
 
     def _pattern(self, scores_BHKL: Tensor, at: Tensor | None) -> Tensor:
-        """Softmax over what is seen; query number k stands at position at[:, k], or they are the last positions."""
+        """Softmax over what is seen; query number k is at position at[:, k], or the queries are the last positions."""
         queries, sources = scores_BHKL.shape[-2:]
         source = torch.arange(sources, device=scores_BHKL.device)
         hidden_BKL = self._hidden(source, (source[None, sources - queries :] if at is None else at)[:, :, None])

@@ -1,4 +1,4 @@
-"""What a sequence mixer is, and how one is built."""
+"""The base class of sequence mixers, and how a mixer is built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Mixer(nn.Module, ABC):
     """A causal map (B, L, D) -> (B, L, D) that moves information between positions.
 
     With `at` (B, K), only the outputs at those positions are wanted: (B, K, D), the same numbers, with no queries,
-    gates or output projections computed elsewhere. Sites are promised only without `at`: while someone listens, the
+    gates or output projections computed elsewhere. Sites exist only without `at`: while there is a listener, the
     block computes all positions.
 
     A mixer looks back only through the operations of `mecheval.ops`, so that it can read a document in pieces (`step`).
@@ -31,18 +31,18 @@ class Mixer(nn.Module, ABC):
     weighs: ClassVar[tuple[str, str, str]]
     """Sites inside the mixer: weights (B, H, L, S), values, and the result, which is the sum of weighted values.
 
-    "input" are the values of a mixer that weighs its own input. A position has as many values for each of the H heads
-    or channels, one after the other.
+    "input" stands for the values of a mixer that weighs its own input. A position has the same number of values for
+    each of the H heads or channels, one after the other.
     """
     canon_b: ClassVar[tuple[str, ...]] = ()
-    """Names of the submodules, one `nn.Linear` or three, that make q, k and v; Canon B follows them. Empty: none do.
+    """Names of the submodules, one `nn.Linear` or three, that compute q, k and v, which Canon B follows; may be empty.
 
     Without `at`, `forward` must call them as modules, on (B, L, D); a block with Canon B never gives `at`.
     """
 
     @abstractmethod
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
-        """Mix; see the class."""
+        """Mix positions; see the class."""
 
     def step(self, x: Tensor, state: State = NOTHING_READ) -> tuple[Tensor, State]:
         """The output (B, D) for one more token x (B, D), and the state after it; the same numbers as `forward`."""
@@ -52,7 +52,7 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def state_size(self, length: int) -> int:
-        """Numbers that generation must carry from one token to the next, after `length` tokens of one document."""
+        """The number of values that generation must carry to the next token, after `length` tokens of one document."""
 
 
 def build_mixer(name: str, d_model: int, layer: int = 0, **options: Any) -> nn.Module:
@@ -63,7 +63,7 @@ def build_mixer(name: str, d_model: int, layer: int = 0, **options: Any) -> nn.M
 def make_mixer(
     factory: Callable[..., nn.Module], name: str, d_model: int, layer: int, options: dict[str, Any]
 ) -> nn.Module:
-    """Call a mixer's factory: ours with parsed options, anyone else's with the arguments that it names."""
+    """Call a mixer's factory: a built-in one with parsed options, any other with the arguments that it names."""
     if d_model < 1 or layer < 0:
         raise UserError(f"{name}: d_model must be positive and layer not negative (got {d_model}, {layer}).")
     model: type[MixerOptions] | None = getattr(factory, "Options", None)
@@ -78,13 +78,13 @@ def make_mixer(
 
 
 def divides(heads: int, d_model: int, name: str) -> int:
-    """Width of one head, or an error that says which two numbers do not fit."""
+    """The width of one head, or an error if the width is not a multiple of the number of heads."""
     if d_model % heads:
         raise UserError(f"{name}: d_model={d_model} is not a multiple of num_heads={heads}.")
     return d_model // heads
 
 
 def fits(length: int, l_max: int, name: str) -> None:
-    """An error when a document is longer than an implicit filter was made for."""
+    """Raise an error if a document is longer than an implicit filter."""
     if length > l_max:
         raise UserError(f"{name}: {length} tokens exceed l_max={l_max}; build it with a larger l_max.")

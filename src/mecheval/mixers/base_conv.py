@@ -46,7 +46,7 @@ class BaseConv(Mixer):
         self.conv_out, self.gate = Tap("conv"), Tap("gate")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
-        """Y = conv(x) ⊙ projection(x) + x."""
+        """y = conv(x) ⊙ projection(x) + x."""
         here = x if at is None else take(x, at)
         if self.weights.listening:
             self.weights(of_convolution(self.conv.taps(x.shape[1]), len(x)))

@@ -59,7 +59,7 @@ class H3(Mixer):
         self.heads = Tap("heads", "B L PH", heads=heads)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
-        """K' = ks ∗ k + D_k k; o[e2] = Σ_e1 q[e1] (kd ∗ + D)(k'[e1] v[e2])."""
+        """k' = ks ∗ k + D_k k; o[e2] = Σ_e1 q[e1] (kd ∗ + D)(k'[e1] v[e2])."""
         length = tokens_before() + x.shape[1]
         fits(length, self.options.l_max, "h3")
         q = self.q(self.q_proj(x if at is None else take(x, at)))
@@ -80,7 +80,7 @@ class H3(Mixer):
         return y
 
     def _remembered(self, k: Tensor, length: int) -> Tensor:
-        """The shift SSM of k: as a convolution, or in pieces of a document as a recurrence."""
+        """The shift SSM of k, as a convolution or, for pieces of a document, as a recurrence."""
         ssm = self.ssm_k_kernel.kernel
         return long_conv(k, ssm(length)) if current() is None else shift_register(k, ssm.B, ssm.C[0])
 
@@ -119,7 +119,7 @@ class ShiftSSM(nn.Module):
 
 
 class DiagonalSSM(nn.Module):
-    """The diagonal SSM, N/2 complex modes a head; starts with A = -1/2 + iπn, B = 1, C complex normal."""
+    """The diagonal SSM, with N/2 complex modes per head; starts with A = -1/2 + iπn, B = 1, C complex normal."""
 
     def __init__(self, heads: int, states: int) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ class Hyena(Mixer):
         self.long = Tap("long_conv")
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
-        """Y = out_proj(x2 ⊙ (k ∗ (x1 ⊙ v)))."""
+        """y = out_proj(x2 ⊙ (k ∗ (x1 ⊙ v)))."""
         length, d = tokens_before() + x.shape[1], self.d_model
         fits(length, self.l_max, "hyena")
         if at is None:
@@ -79,7 +79,7 @@ class Sine(nn.Module):
         self.freq = freq
 
     def forward(self, a: Tensor) -> Tensor:
-        """Elementwise."""
+        """Apply the function elementwise."""
         return torch.sin(self.freq * a)
 
 
@@ -130,5 +130,5 @@ class HyenaFilter(nn.Module):
         """The first `length` taps, (L, D)."""
         k_LD: Tensor = self.implicit_filter(self.pos_emb.z[0, :length])
         k_LD = k_LD * self.modulation(self.pos_emb.t[0, :length])
-        skip = self.bias * float(self.use_bias)  # off, the bias still is a parameter, with gradient 0, as upstream
+        skip = self.bias * float(self.use_bias)  # if off, the bias is still a parameter, with gradient 0, as upstream
         return torch.cat([k_LD[:1] + skip, k_LD[1:]])

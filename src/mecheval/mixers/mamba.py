@@ -29,13 +29,13 @@ from mecheval.ops.weights import of_scan
 from mecheval.sites import Tap
 
 UNUSED_WIDTH = 4
-"""Upstream's variant without convolution still has the parameters of one of this width, unused; so checkpoints load."""
+"""Upstream's variant without convolution has unused parameters of a convolution of this width, so checkpoints load."""
 
 
 class Mamba(Mixer):
     """Selective state space model with a short convolution and a gate.
 
-    Canon B has no place here: x is its only input, and its own short convolution stands where B would.
+    Canon B has no place here: x is its only input, and its own short convolution is where B would be.
     """
 
     Options = MambaOptions
@@ -64,7 +64,7 @@ class Mamba(Mixer):
         self.scan = Tap("scan", "B L E")
 
     def _init_step(self) -> None:
-        """dt_proj so that dt starts log-uniform on [0.001, 0.1]: its bias is softplus⁻¹ of that."""
+        """Set dt_proj so that dt starts log-uniform on [0.001, 0.1]: its bias is softplus⁻¹ of that."""
         nn.init.uniform_(self.dt_proj.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
         dt = torch.empty(self.d_inner).uniform_(math.log(0.001), math.log(0.1)).exp().clamp(min=1e-4)
         with torch.no_grad():

@@ -25,7 +25,7 @@ from mecheval.sites import Tap
 class MemoryMixer(Mixer):
     """Queries, keys and values of H heads, each with a memory (E, V) that the linear recurrence writes and reads.
 
-    A mixer makes its own maps between `__init__` and `add_sites`, so that parameters stand in upstream's order.
+    A mixer creates its own maps between `__init__` and `add_sites`, so that parameters are in upstream's order.
     """
 
     q: Tap
@@ -43,7 +43,7 @@ class MemoryMixer(Mixer):
     canon_b = ("q_proj", "k_proj", "v_proj")
     weighs = ("weights", "v", "heads")
     query = "q"
-    """What the paper calls a query, which is the name of its map and sites."""
+    """The paper's name of a query, which is also that of its map and sites."""
 
     def __init__(self, d_model: int, num_heads: int, key_size: int, value_size: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class MemoryMixer(Mixer):
             setattr(self, f"{name}_proj", nn.Linear(d_model, num_heads * size, bias=False))
 
     def add_sites(self, taps: int, gates: Mapping[str, str], convolved: str = "") -> None:
-        """Short convolutions of so many taps (0: none) on q, k and v, or on those named; and sites.
+        """Add short convolutions with this number of taps (0: none) on q, k and v, or on those named, and the sites.
 
         `gates` are further sites, with their axes.
         """
@@ -101,7 +101,7 @@ class MemoryMixer(Mixer):
         return q, k, self.v(self.split(F.silu(self.project("v", x))))
 
     def opened(self, x: Tensor, at: Tensor | None, how: Callable[[Tensor], Tensor] = F.silu) -> Tensor | None:
-        """The output gate, (B, L or K, H, V), after its nonlinearity; None in a mixer that is built without one."""
+        """The output gate, (B, L or K, H, V), after its nonlinearity; None in a mixer without a gate."""
         return how(self.gate(self.split(self.g_proj(x if at is None else take(x, at))))) if self.use_gate else None
 
     def state_size(self, length: int) -> int:
@@ -130,7 +130,7 @@ class FadingAttention(MemoryMixer):
         self.add_sites(options.conv_size if options.use_short_conv else 0, gates)
 
     def add_output(self) -> None:
-        """The map to the output and the norm before it, which upstream calls by another name where there is a gate."""
+        """Add the map to the output and the norm before it, whose name upstream depends on whether there is a gate."""
         self.o_proj = nn.Linear(self.num_heads * self.value_size, self.d_model, bias=False)
         setattr(self, "g_norm_swish_gate" if self.use_gate else "g_norm", RMSNorm(self.value_size))
 
@@ -149,7 +149,7 @@ class FadingAttention(MemoryMixer):
 
 
 def size_of_head(width: float, heads: int, name: str, what: str) -> int:
-    """Width of one head of `heads` that share `width`, or an error that says which numbers do not fit."""
+    """The width of one of `heads` heads that share `width`, or an error if it is not a multiple."""
     if width < heads or width % heads:
         raise UserError(f"{name}: {what} are {width:g} wide, which is not a multiple of num_heads={heads}.")
     return round(width / heads)
@@ -170,5 +170,5 @@ def decay_parameters(heads: int, steps: int, least: float) -> tuple[nn.Parameter
 
 
 def unit(x: Tensor) -> Tensor:
-    """X scaled to unit length over the last axis."""
+    """x scaled to unit length over the last axis."""
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)

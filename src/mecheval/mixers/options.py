@@ -1,4 +1,4 @@
-"""What can be set of each built-in mixer, and how mixers are found by name. Nothing here needs torch.
+"""The options of each built-in mixer, and the registry of mixers by name. Nothing here needs torch.
 
 Configs, run ids and listings of studies are made from these alone; a mixer itself is imported when it is built.
 """
@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # slow to import
     from torch import nn
 
 MAX_WIDTH, MAX_LENGTH = 1 << 17, 1 << 24
-"""Upper bounds of options that count channels or heads, and of those that count tokens: far above any honest model."""
+"""Upper bounds of options that count channels or heads, and of options that count tokens, far above any real model."""
 MAX_TAPS = 4096
-"""The largest number of taps of a short convolution."""
+"""Largest number of taps of a short convolution."""
 LONG = -1
 """The kernel size that stands for an implicit long convolution."""
 
 
 class MixerOptions(BaseModel):
-    """Closed and frozen; named as in the upstream layer."""
+    """Options of a mixer: closed and frozen, with the names of the upstream layer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -36,9 +36,9 @@ class MixerOptions(BaseModel):
     family: ClassVar[str] = "custom"
     """The family of mixers that this one belongs to, as in docs/mixers.md."""
     paper: ClassVar[str] = ""
-    """Who published it, and when."""
+    """The authors and the year of the publication."""
     added_later: ClassVar[frozenset[str]] = frozenset()
-    """Options that came after runs were stored: at their defaults they are left out of plain data, so ids stay."""
+    """Options that were added later; they are left out of plain data at their defaults, so that ids do not change."""
 
 
 class AttentionOptions(MixerOptions):
@@ -73,7 +73,7 @@ class BaseConvOptions(MixerOptions):
         for size in [value] if isinstance(value, int) else value:
             check_kernel(size)
         if value == [] or (isinstance(value, list) and len(value) > 1000):
-            raise ValueError("name 1 to 1000 kernel sizes")
+            raise ValueError("give 1 to 1000 kernel sizes")
         return value
 
 
@@ -254,20 +254,20 @@ BUILT_IN: dict[str, tuple[str, type[MixerOptions]]] = {
     "rwkv7": ("mecheval.mixers.rwkv7:RWKV7", RWKV7Options),
     "sliding_attention": ("mecheval.mixers.sliding_attention:SlidingAttention", SlidingAttentionOptions),
 }
-"""Name -> where the mixer is written, and its options; a new mixer has a line here."""
+"""Name -> the place of the mixer's class, and its options; a new mixer needs a line here."""
 
 MIXERS: Registry[Callable[..., nn.Module]] = Registry(
     "mixer", "mecheval.mixers", OwnMixers(), {name: place for name, (place, _) in BUILT_IN.items()}
 )
 """A registered mixer is a `Mixer` class, or a function or module class called as f(d_model=..., **options).
 
-Beside those of this package and of entry points there are custom mixers, from files that MECHEVAL_MIXERS names. One
-with `Options` gets them parsed, and its layer index: f(d_model, layer, options).
+Besides those of this package and of entry points, there are custom mixers, from files that MECHEVAL_MIXERS names. A
+mixer with `Options` gets them parsed, and its layer index: f(d_model, layer, options).
 """
 
 
 def options_of(name: str) -> type[MixerOptions] | None:
-    """The options that the mixer called `name` declares; None for one that is called with plain arguments."""
+    """The options that the mixer called `name` declares; None for a mixer that is called with plain arguments."""
     if name in BUILT_IN:
         return BUILT_IN[name][1]
     declared: type[MixerOptions] | None = getattr(MIXERS.get(name), "Options", None)
@@ -282,7 +282,7 @@ def usual_positions(name: str) -> str:
 
 
 def check_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of the mixer called `name` as plain data, defaults filled in where it declares them."""
+    """The options of the mixer called `name` as plain data, with the defaults that it declares."""
     known = options_of(name)
     if known is not None:
         parsed = parse_options(known, name, options)
@@ -293,7 +293,7 @@ def check_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_arguments(factory: Callable[..., nn.Module], name: str, options: dict[str, Any]) -> set[str]:
-    """The arguments that a mixer from elsewhere names; an option that is not among them is an error."""
+    """The arguments for a mixer that declares no options; an option that it does not accept is an error."""
     accepted = inspect.signature(factory).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         for option in options:

@@ -1,4 +1,4 @@
-"""Pieces that several mixers share.
+"""Modules that several mixers share.
 
 B batch, L length, K positions asked for, D model width, C channels, W taps of a short convolution.
 """
@@ -27,13 +27,13 @@ class ShortConv(nn.Conv1d):
 
 
 class OwnLinear(nn.Linear):
-    """A linear map that keeps the start that its mixer gives it, whatever the model around it does to linear maps."""
+    """A linear map that keeps its mixer's initialisation, whatever the model does to other linear maps."""
 
 
 def projected_conv_at(
     x: Tensor, weight: Tensor, bias: Tensor | None, taps: Tensor, taps_bias: Tensor | None, at: Tensor
 ) -> Tensor:
-    """A short convolution of linear(x) at positions `at` only: projects just the W tokens that each output sees.
+    """A short convolution of linear(x) at positions `at` only, which projects just the W tokens that each output sees.
 
     x (B, L, D), weight (C, D), bias (C,), taps (C, 1, W), taps_bias (C,) -> (B, K, C).
     """
@@ -65,6 +65,5 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        """Over the last axis."""
         normed = F.rms_norm(x, self.weight.shape, self.weight, 1e-5)
         return normed if gate is None else normed * gate

@@ -17,12 +17,12 @@ from mecheval.errors import UnknownName, UserError, shown
 from mecheval.mixers.options import MIXERS, options_of
 
 MOST_LAYERS = 1000
-"""Most layers of a pattern, and of a model."""
+"""Largest number of layers in a pattern and in a model."""
 _PART = re.compile(r"\s*(?:(\d{1,6})\s*\*)?\s*([^\s*]+)\s*")
 
 
 def is_pattern(name: str) -> bool:
-    """Whether this names layers one by one, and not one mixer for all of them."""
+    """Whether this is a pattern of layers rather than one mixer for all layers."""
     return any(sign in name for sign in "+*,")
 
 
@@ -41,18 +41,18 @@ def read_pattern(text: str) -> list[str]:
 
 
 def as_pattern(given: Any) -> Any:
-    """A list of names, as in YAML, as a pattern; anything else as it is."""
+    """A list of names, as in YAML, converted into a pattern; anything else is returned unchanged."""
     names = isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
     return "+".join(given) if names else given
 
 
 def mixers_of(name: str) -> list[str]:
-    """The different mixers of a mixer's name, which may be a pattern of layers."""
+    """The distinct mixers in a mixer's name, which may be a pattern of layers."""
     return list(dict.fromkeys(read_pattern(name))) if is_pattern(name) else [name]
 
 
 def fill(layers: Sequence[Any], n_layers: int | None) -> list[Any]:
-    """The pattern, repeated until there are `n_layers`; once if their number is left open."""
+    """The pattern, repeated until there are `n_layers` layers, or once if that is None."""
     if n_layers is not None and n_layers % len(layers):
         own = len(layers)
         raise UserError(
@@ -62,7 +62,7 @@ def fill(layers: Sequence[Any], n_layers: int | None) -> list[Any]:
 
 
 def pattern_name(layers: Sequence[str]) -> str:
-    """The shortest pattern that gives these layers: one name for one model, however it was written."""
+    """The shortest pattern that gives these layers, so that a model has one name however it was written."""
     n = len(layers)
     period = next(p for p in range(1, n + 1) if n % p == 0 and layers == [*layers[:p]] * (n // p))
     runs = [(name, len(list(run))) for name, run in groupby(layers[:period])]
@@ -70,7 +70,7 @@ def pattern_name(layers: Sequence[str]) -> str:
 
 
 def option_names(name: str, factory: Callable[..., Any] | None = None) -> set[str]:
-    """The options of a mixer: those that it declares, or the arguments of one from elsewhere."""
+    """The names of a mixer's options: those that it declares, or the arguments of its factory."""
     declared = options_of(name) if factory is None else getattr(factory, "Options", None)
     if declared is not None:
         return set(declared.model_fields)
@@ -79,10 +79,10 @@ def option_names(name: str, factory: Callable[..., Any] | None = None) -> set[st
 
 
 def split_options(known: Mapping[str, set[str]], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The options of each mixer of a model; `known` has the names of those that each takes.
+    """The options of each mixer of a model; `known` has the names of the options of each mixer.
 
-    `d_state` is for all mixers that have it, `mamba.d_state` for one, and counts more. A custom mixer goes by its name
-    or its class. Those of a single mixer are checked where it is built, not here.
+    `d_state` is for all mixers that have it; `mamba.d_state` is for one mixer and overrides it. A custom mixer is
+    given by its name or its class. Options of a single mixer are checked where it is built, not here.
     """
     found: dict[str, dict[str, Any]] = {name: {} for name in known}
     for option, value in sorted(options.items(), key=lambda each: bool(owners_of(each[0], known)[0])):
@@ -98,7 +98,7 @@ def split_options(known: Mapping[str, set[str]], options: Mapping[str, Any]) -> 
 
 
 def owners_of(option: str, mixers: Iterable[str]) -> tuple[list[str], str]:
-    """The mixers that an option such as `mamba.d_state` is for, and its name there; none for one without a mixer."""
+    """The mixers that an option such as `mamba.d_state` is for, and the option's name; none without a mixer's name."""
     full = [name for name in mixers if option.startswith(f"{name}.")]
     owners = full or [name for name in mixers if option.startswith(f"{name.partition(MARK)[0]}.")]
     prefix = owners[0] if full else owners[0].partition(MARK)[0] if owners else ""

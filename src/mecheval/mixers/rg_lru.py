@@ -30,7 +30,7 @@ from mecheval.ops.weights import of_decays
 from mecheval.sites import Tap
 
 STEEPEST = 2.5e-7
-"""Below it, 1 - a² counts as this, because the slope of its root has no bound; upstream bounds the slope there."""
+"""Lower bound on 1 - a², because the slope of its root is unbounded at 0; upstream bounds the slope instead."""
 
 
 class Gates(nn.Module):

@@ -33,7 +33,7 @@ from mecheval.ops.queries import take
 from mecheval.sites import Tap
 
 MIXED = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}
-"""The maps that see the token before, and the power of the channel's number by which their shares start."""
+"""The maps that see the previous token, and the power of the channel's number that gives their initial shares."""
 
 
 class LowRank(nn.Module):
@@ -96,7 +96,7 @@ class RWKV7(MemoryMixer):
         self.add_sites(options.conv_size if options.use_short_conv else 0, gates)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
-        """Six mixes of a token with the one before give r, w, k, v, a and g; see the module."""
+        """Six mixtures of a token with the previous one give r, w, k, v, a and g; see the module."""
         before = self.shift(shifted(x)) if self.token_shift else x
 
         def mixed(name: str) -> Tensor:

@@ -39,7 +39,7 @@ class Block(nn.Module):
     A mixer whose `block` is "mamba" gets RMSNorm and no second half, and without `mlp` no block has one. Any module
     (B, L, D) -> (B, L, D) can be the mixer; one that is not a `Mixer` computes all positions even when few are wanted.
 
-    Canon convolutions (`add_canon`) stand before the sites `mixer.input` and `mlp.input`, which are what the mixer and
+    Canon convolutions (`add_canon`) come before the sites `mixer.input` and `mlp.input`, which are what the mixer and
     the MLP get. Where few positions are wanted, the mixer with B, or the whole block with C or D, computes all.
     """
 
@@ -63,7 +63,7 @@ class Block(nn.Module):
         self._taps = self._collect()
 
     def add_canon(self, places: Iterable[Slot]) -> None:
-        """Have a Canon convolution follow each of these modules."""
+        """Add a Canon convolution after each of these modules."""
         for site, module, channels in places:
             canon = self.canon[site] = Canon(site, channels)
             module.register_forward_hook(canon.follow)
@@ -72,7 +72,7 @@ class Block(nn.Module):
     def forward(self, h: Tensor, at: Tensor | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D), or (B, K, D): the same numbers at positions `at` (B, K) only.
 
-        A site that someone listens to is computed at all positions, so that it keeps its shape; what comes after the
+        A site with a listener is computed at all positions, so that it keeps its shape; what comes after the
         mixer is computed at these positions only, unless the listener is there.
         """
         if at is not None and (self._mixes_late or any(tap.listener is not None for tap in self._after)):
@@ -101,13 +101,13 @@ class Block(nn.Module):
         return set(AFTER_MIXER).difference(*gone)
 
     def state_size(self, length: int) -> int | None:
-        """Numbers that generation must carry from one token to the next; None when the mixer does not say."""
+        """The number of values that generation must carry to the next token; None if the mixer does not say."""
         own = getattr(self.mixer, "state_size", None)
         canons = [each for each in self.canon.values() if isinstance(each, Canon)]
         return None if own is None else own(length) + sum(canon.state_size(length) for canon in canons)
 
     def _collect(self) -> dict[str, Tap]:
-        """The taps; and what Canon convolutions mean to positions that are asked for."""
+        """Collect the taps, and note which Canon convolutions need all positions."""
         own = {tap.name: tap for tap in vars(self).values() if isinstance(tap, Tap)}
         own |= {canon.out.name: canon.out for canon in self.canon.values() if isinstance(canon, Canon)}
         self._mixes_late = "canon_c" in own or "canon_d" in own

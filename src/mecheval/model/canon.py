@@ -1,7 +1,7 @@
 """Canon layers (Allen-Zhu, 2025): short causal convolutions with a residual, h + conv(h), at four places of a block.
 
 A follows the norm before the mixer, B the maps that make q, k and v, C the norm before the MLP, and D the MLP's first
-map, before its nonlinearity. Each convolution follows a module that is there anyway (as a forward hook), so neither
+map, before its nonlinearity. Each convolution follows an existing module, as a forward hook, so neither
 mixers nor the MLP know of it.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mecheval.model.block import Block
 
 TAPS = 4
-"""Tokens that a Canon convolution sees, the current one included."""
+"""Number of tokens that a Canon convolution sees, including the current one."""
 NEEDS = {"B": "linear maps for q, k and v", "C": "an MLP", "D": "an MLP"}
-"""What a layer must have for a Canon convolution to have its place there; every layer has one for A."""
+"""What a layer must have for each Canon convolution; every layer has a place for A."""
 
 
 class Canon(ShortConv):
@@ -38,7 +38,7 @@ class Canon(ShortConv):
         return self.out(h + super().forward(h))
 
     def follow(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
-        """The forward hook of the module that it follows; a bound method, so that copies of a model have their own."""
+        """The forward hook of the module that it follows; a bound method, so that copies of a model have theirs."""
         if output.ndim != 3:
             raise UserError(f"canon: {type(module).__name__} must give (B, L, C) here (got {tuple(output.shape)}).")
         return self.forward(output)
@@ -49,7 +49,7 @@ class Canon(ShortConv):
 
 
 def add_canon(blocks: Sequence[Block], given: str) -> None:
-    """Give each block the Canon convolutions of these letters that it has places for; one without any is an error."""
+    """Add to each block the Canon convolutions of these letters that fit; a letter that fits nowhere is an error."""
     letters = canon_letters(given)
     if not letters:
         return

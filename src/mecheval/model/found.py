@@ -1,4 +1,4 @@
-"""Short convolutions of a mixer from elsewhere are sites, too: its `nn.Conv1d`s are found and tapped by themselves."""
+"""Finds the short convolutions (`nn.Conv1d`) of a custom mixer and makes them sites."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mecheval.mixers import Mixer
 from mecheval.sites import Tap, taps
 
 LONGEST = 64
-"""The most taps of a convolution that counts as short."""
+"""Largest number of taps of a short convolution."""
 DOCUMENTS, LENGTH = 3, 7
-"""Size of the trial run that shows which axis is which."""
+"""Numbers of documents and tokens of the trial run that shows which axis is which."""
 
 
 class Through:
@@ -23,14 +23,14 @@ class Through:
         self.tap = tap
 
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
-        """The output, or what a listener makes of it."""
+        """The output, or what a listener returns for it."""
         return self.tap(output)
 
 
 def found_convolutions(mixer: nn.Module, d_model: int) -> dict[str, Tap]:
     """Name -> tap of each short `nn.Conv1d` of a custom mixer whose output is (documents, channels, positions or more).
 
-    Which these are is seen in a trial run on zeros; a mixer that cannot be run so has none. Ours declare their sites.
+    They are found in a trial run on zeros; a mixer that fails in it has none. Built-in mixers declare their sites.
     """
     if isinstance(mixer, Mixer):
         return {}
@@ -63,7 +63,7 @@ def _run_through(mixer: nn.Module, some: dict[str, nn.Conv1d], d_model: int) -> 
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             mixer.eval()(torch.zeros(DOCUMENTS, LENGTH, d_model, dtype=weight.dtype, device=weight.device))
-    except Exception:  # whatever is wrong with a mixer is reported where it is checked or trained
+    except Exception:  # problems of a mixer are reported when it is checked or trained
         return []
     finally:
         mixer.train(training)

@@ -1,4 +1,4 @@
-"""How a model's parameters start, distribution by distribution as in the published program."""
+"""The initialisation of a model's parameters, with the same distributions as in the published program."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STD = 0.02
 def init_transformer(blocks: list[Block], layers: int) -> None:
     """All linear maps N(0, 0.02) with zero bias; those named out_proj or fc2 N(0, 0.02/√(2 layers)).
 
-    Convolutions, norms and bare parameters keep what their constructors gave them, and so does a mixer from
-    elsewhere, which knows best how it starts, and every `OwnLinear`. `layers` are all layers of the model.
+    Convolutions, norms and bare parameters keep the values of their constructors, and so does a custom mixer
+    and every `OwnLinear`. `layers` is the number of layers of the model.
     """
     residual_std = STD / math.sqrt(2 * layers)
     for block in blocks:

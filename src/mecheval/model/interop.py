@@ -1,4 +1,4 @@
-"""Checkpoints from elsewhere: zoology and tinylang models as an `LM`."""
+"""Loads checkpoints of zoology and tinylang as an `LM`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UPSTREAM_NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "base_conv_long_only": ("base_conv", {"kernel_size": LONG}),
     "based_long_only": ("based", {"kernel_size": LONG}),
 }
-"""What tinylang calls some mixers, in our names and options."""
+"""Names of mixers in tinylang, with our names and options."""
 
 RENAMED = (
     (r"^backbone\.embeddings\.word_embeddings\.", "embed."),
@@ -36,7 +36,7 @@ RENAMED = (
 
 
 def our_name(name: str) -> str:
-    """What a parameter of zoology's language model is called here."""
+    """Our name of a parameter of zoology's language model."""
     for pattern, replacement in RENAMED:
         name = re.sub(pattern, replacement, name)
     return name
@@ -45,7 +45,7 @@ def our_name(name: str) -> str:
 def load_zoology(state_dict: Mapping[str, Tensor | NDArray[Any]], mixer: str, **mixer_options: Any) -> LM:
     """An `LM` with the weights of a zoology or tinylang language model.
 
-    Sizes and most options are read off the shapes; what shapes do not show (attention's num_heads, Mamba run without
+    Sizes and most options follow from the shapes; what shapes do not show (attention's num_heads, Mamba run without
     its convolution) is given as options, or through tinylang's own name of the mixer (`mamba_without_conv`, ...).
     """
     name, implied = UPSTREAM_NAMES.get(mixer, (mixer, {}))
@@ -74,7 +74,7 @@ def load_zoology(state_dict: Mapping[str, Tensor | NDArray[Any]], mixer: str, **
 
 
 def options_from_shapes(name: str, weights: Mapping[str, Tensor], d_model: int) -> dict[str, Any]:
-    """The mixer options that the shapes of its parameters show."""
+    """The mixer options that follow from the shapes of its parameters."""
 
     def shape(pattern: str) -> list[torch.Size]:
         return [w.shape for key, w in sorted(weights.items()) if re.fullmatch(rf"blocks\.\d+\.mixer\.{pattern}", key)]

@@ -23,13 +23,13 @@ from mecheval.types import Positions
 
 Factory = Callable[..., nn.Module]
 LAYERS = 2
-"""Layers of a model whose mixer is a single one, unless it says how many."""
+"""Default number of layers of a model with one mixer."""
 
 
 class LM(nn.Module):
     """Tokens (B, L) -> logits (B, L, V).
 
-    `mixer` is a name of `mecheval list mixers`, or a module class of your own, called as cls(d_model=...). A hybrid has
+    `mixer` is a name from `mecheval list mixers`, or a custom module class, called as cls(d_model=...). A hybrid has
     a list of these, layer by layer, or a pattern, `3*mamba+attention`, which repeats until there are `n_layers`; its
     options are for all mixers that have them, or for one: `mamba.d_state`. `n_layers` defaults to 2, and in a hybrid to
     the layers that are named. `positions` defaults to what the mixer is used with: learned for attention, and for
@@ -164,7 +164,7 @@ class LM(nn.Module):
         return dict(self._sites())
 
     def sites(self) -> list[Site]:
-        """All activations that can be read or replaced; a site is its name, and knows its block and kind."""
+        """The sites of all activations that can be read or replaced."""
         return [site for site, _ in self._sites()]
 
     def heads(self) -> list[Site]:
@@ -172,7 +172,7 @@ class LM(nn.Module):
         return [Site(s.block, f"{s.part}.{i}", "head") for s, tap in self._sites() for i in range(tap.heads)]
 
     def find(self, name: str) -> tuple[Site, Tap] | None:
-        """The site of this name with its tap, if there is one; it is looked up thousands of times for one map."""
+        """The site of this name with its tap, if there is one; cached, because one map needs thousands of look-ups."""
         for i, block in enumerate(self._blocks()):
             part = name.removeprefix(f"blocks.{i}.")
             if part != name and (tap := block.taps().get(part)) is not None:
@@ -184,7 +184,7 @@ class LM(nn.Module):
         return [(Site(i, part, tap.kind), tap) for i, block in blocks for part, tap in block.taps().items()]
 
     def state_size(self, length: int) -> int | None:
-        """Numbers carried from token to token by all layers; None when a mixer does not say."""
+        """The number of values that all layers carry from token to token; None if a mixer does not say."""
         sizes = [block.state_size(length) for block in self._blocks()]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
@@ -194,7 +194,7 @@ class LM(nn.Module):
 
     @property
     def n_parameters(self) -> int:
-        """Trainable numbers; the tied embedding counts once."""
+        """The number of trainable parameters; the tied embedding counts once."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
     def _blocks(self) -> list[Block]:
@@ -229,7 +229,7 @@ def _name(factory: Factory) -> str:
 
 @contextmanager
 def _seeded(seed: int | None) -> Iterator[None]:
-    """Inside, torch draws from `seed`; afterwards its generator is as before. Without a seed, nothing changes."""
+    """Seed torch's generator while the context lasts, and restore it afterwards; without a seed, do nothing."""
     if seed is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Which implementation of an op runs: the readable reference, the fast CPU path, or a GPU kernel."""
+"""Chooses the implementation of an operation: the readable reference, the fast CPU path, or a GPU kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def path(name: Path) -> Iterator[None]:
 
 
 def use_fast(*tensors: Tensor) -> bool:
-    """Whether the fast CPU path applies: float32 on the CPU, and nobody asked for the reference.
+    """Whether the fast CPU path applies: float32 on the CPU, unless the reference was asked for.
 
     Double precision goes through the reference, which is what makes gradcheck a test of the maths.
     Asking for "fast" where it does not apply is an error, so that a test of it cannot pass by accident.
@@ -40,5 +40,5 @@ def use_fast(*tensors: Tensor) -> bool:
 
 
 def use_gpu(package: str, *tensors: Tensor) -> bool:
-    """Whether a GPU package takes over: it is installed, all tensors are on a GPU, nobody asked otherwise."""
+    """Whether a GPU package is used: it is installed, all tensors are on a GPU, and no other path was asked for."""
     return _path.get() == "auto" and all(t.is_cuda for t in tensors) and find_spec(package) is not None

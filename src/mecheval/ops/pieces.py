@@ -1,9 +1,9 @@
 """Reading a document in pieces, down to one token at a time: what operations carry from one piece to the next.
 
-Inside `reading(state)`, every operation that looks at earlier positions takes up where it stopped. It finds what it
-carried away from the pieces before, and leaves what the next piece needs. Operations are known by the order of their
+Inside `reading(state)`, every operation that looks at earlier positions resumes where it stopped. It finds what it
+kept from earlier pieces, and leaves what the next piece needs. Operations are identified by the order of their
 calls, which is the same for every piece. So mixers say once what they compute, and it serves both for whole documents
-and for generation. Whoever looks back has to do it through the operations of this package.
+and for generation. A mixer may look back only through the operations of this package.
 
 Legend: B batch, L length of the piece, C channels, R positions that are kept.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What a module carries from the tokens that it has read to the next; as it is made, it has read none."""
+    """What a module carries from the tokens that it has read to the next; initially, it has read none."""
 
     length: int = 0  # tokens read
     kept: tuple[Tensor, ...] = ()  # one for each operation, documents first
@@ -117,7 +117,7 @@ def continued(module: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def shifted(x: Tensor) -> Tensor:
-    """The token before each one: x (B, L, C) moved on by one position, with zeros before the first."""
+    """The token before each one: x (B, L, C) shifted by one position, with zeros before the first."""
     seen = extended(x, 1)
     length = x.shape[1]
     if seen.shape[1] > length:

@@ -1,4 +1,4 @@
-"""The paper's numbers and claims, beside our results."""
+"""The paper's numbers and claims, compared with our results."""
 
 from mecheval.paper.answers import OUTCOMES
 from mecheval.paper.comparison import Compared, Comparison, Judged, compare, compare_study, judge_claims

@@ -1,4 +1,4 @@
-"""A study beside the paper: its numbers cell by cell, the patterns that they make, and the claims."""
+"""Compares a study with the paper: its numbers cell by cell, where runs are restored, and the claims."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _places(study: str, frame: pd.DataFrame) -> list[_Run]:
         if not gap > LEARNT:
             top = NOT_LEARNT
         elif any(math.isnan(row[place]) for place in figure.places):
-            continue  # its scores were kept, but not these effects
+            continue  # the run has scores, but not these effects
         elif (row[top] - row["corrupted"]) / gap < BENEFITS:
             top = NOWHERE
         found.append(_Run(name, row["seed"], top))

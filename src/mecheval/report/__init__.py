@@ -20,7 +20,7 @@ SUFFIXES = (".html", ".htm")
 
 
 def check_page(path: str | Path) -> Path:
-    """The path, if a page can be written there; ask before a long computation."""
+    """The path, or an error if a page cannot be written there; call it before a long computation."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot write a report as {str(path)!r}; choose {' or '.join(SUFFIXES)} at the end.")

@@ -26,11 +26,11 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.types import Batch
 
 RUNS, DOCUMENTS = 24, 4
-"""Most runs whose documents are shown, and most documents of each."""
+"""Largest number of runs whose documents are shown, and of documents of each."""
 LOOK, LONGEST = 48, 48
-"""How many documents are searched for short ones, and up to how many tokens a document is easily read."""
+"""Number of documents that are searched for short ones, and largest number of tokens that is easy to read."""
 TOP = 3
-"""How many answers are listed, besides the right one."""
+"""Number of answers that are listed, besides the right one."""
 HERE = "here"
 """The role of the positions that are patched, in the batch of all columns."""
 
@@ -67,7 +67,7 @@ def _explore(folder: RunFolder) -> dict[str, Any]:
             return {"run": folder.id, **_documents(trained)}
     except UserError as error:
         return {"run": folder.id, "problem": str(error)}
-    except Exception as error:  # a custom mixer may have changed since, or be broken; the report goes without it
+    except Exception as error:  # a custom mixer may have changed or be broken; the report is written without it
         return {"run": folder.id, "problem": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
 
 

@@ -80,7 +80,7 @@ def arranged(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def speaking(frame: pd.DataFrame) -> pd.DataFrame:
-    """The best run of each task and mixer that has a verdict: the runs of which the top of the page speaks."""
+    """The best run of each task and mixer that has a verdict, which the top of the page describes."""
     return best_rows(frame[frame["label"].notna() & frame["mixer"].notna()], ["task", "mixer"])
 
 

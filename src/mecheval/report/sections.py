@@ -33,11 +33,11 @@ if TYPE_CHECKING:  # slow to import
 Section = tuple[dict[str, Any], list[Spec]]
 """Plain data, and charts."""
 TASKS = 8
-"""Most tasks whose mechanisms are drawn, in the order of charts."""
+"""Largest number of tasks whose mechanisms are drawn, in the order of charts."""
 MOST_SEEDS = 200
-"""Most seeds of a study that are shown, the smallest first."""
+"""Largest number of seeds of a study that are shown, the smallest first."""
 AT_ONCE = 24
-"""Most runs whose mechanism is drawn along training."""
+"""Largest number of runs whose mechanism is drawn along training."""
 QUANTITY = "quantity"
 UNTESTED = "not tested"
 SCORES = {"test_accuracy": "test accuracy", "dev_accuracy": "dev accuracy", "test_likelihood": "test likelihood"}
@@ -58,12 +58,12 @@ class Found:
 
     @staticmethod
     def there(table: StudyTable) -> StudyTable:
-        """Without the runs that the store does not have."""
+        """The table without runs that the store does not have."""
         return replace(table, frame=table.frame[table.frame["status"] != "missing"])
 
     @property
     def seeds(self) -> list[int]:
-        """All of them, sorted."""
+        """All seeds, sorted."""
         return sorted({point.config.seed for point in self.points})
 
 

@@ -1,4 +1,4 @@
-"""The paper's studies and a few more: each a grid of runs for each scale, what is read off, and its figure."""
+"""The paper's studies and others: each has a grid of runs for each scale, readings and a figure."""
 
 from importlib import import_module
 
@@ -21,11 +21,11 @@ __all__ = [
 ]  # fmt: skip
 
 _FILES = ("paper", "beyond", "convergence", "inside", "landscape")
-"""The files of studies, each with a tuple STUDIES; a new file has its name here."""
+"""The files of studies, each with a tuple STUDIES; a new file needs its name here."""
 STUDIES: dict[str, Study] = {
     study.name: study for file in _FILES for study in import_module(f"{__name__}.{file}").STUDIES
 }
-"""In the order of the paper's figures, then those that are not in the paper."""
+"""All studies by name, in the order of the paper's figures, then those that are not in the paper."""
 PAPER = [name for name, study in STUDIES.items() if study.figure != "–"]
 """The studies of the paper."""
 FIGURES = {f"fig{study.figure}": name for name, study in STUDIES.items() if name in PAPER}
@@ -33,7 +33,7 @@ FIGURES = {f"fig{study.figure}": name for name, study in STUDIES.items() if name
 
 
 def study_name(word: str) -> str:
-    """The name of the study that a word names, which may be a figure of the paper; other words stay as they are."""
+    """The name of the study for a word, which may be a figure of the paper; other words are returned unchanged."""
     return FIGURES.get(word.lower().replace("figure", "fig"), word)
 
 

@@ -1,4 +1,4 @@
-"""Axes of the studies: the order of their values in a chart, and what they are called."""
+"""Axes of the studies: the order of their values in tables and charts, and their names."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ NAMES = {"d_model": "d_model", "lr": "learning rate", "d_conv": "d_conv", "kerne
          "pairs": "pairs", "hops": "hops"}  # fmt: skip
 """Titles of axes whose values need an explanation."""
 FALLING = ("lr", "d_conv")
-"""Axes from the largest value down, as in the paper."""
+"""Axes whose values are in descending order, as in the paper."""
 TEXTS = {
     ("d_conv", 0): "none", ("kernel_size", -1): "long", ("positions", "none"): "without positions",
     ("positions", "learned"): "with positions", ("short_conv", "none"): "no convolution",
     ("short_conv", "own"): "its own", ("short_conv", "A"): "Canon A", ("short_conv", "B"): "Canon B",
     ("task", "ar"): "AR", ("task", "atr"): "ATR",
 }  # fmt: skip
-"""Values that have a name of their own."""
+"""Values with special names."""
 FIRST = {
     "mixer": MIXERS, "positions": ("none", "learned"), "task": ("ar", "atr"), "short_conv": ("none", "own", "A", "B"),
 }  # fmt: skip
-"""Names in their order; others follow in the order of the table, patterns of mixers last, and custom mixers first."""
+"""The order of names; others follow in the order of the table, with custom mixers first and patterns last."""
 
 TASK_AXES = ("pairs", "hops", "group", "query")
-"""Options of tasks, or names of several together, that have a panel for each of their values."""
+"""Options of tasks, or names for several of them, that have a panel for each value."""
 USUAL = ("task", "mixer", "positions", "short_conv", *TASK_AXES, "n_layers", "d_model", "lr", "seed")
 """Axes that any study may have; others are options of a mixer."""
 
@@ -84,7 +84,7 @@ def say(axis: str, value: Any) -> str:
 
 
 def named(axis: str, text: str) -> str:
-    """The text of a value that must be understood without an axis beside it: d_model 64."""
+    """The text of a value with the name of its axis, such as d_model 64, if the value alone would be unclear."""
     if axis in NAMES:
         return f"{NAMES[axis]} {text}"
     return text if axis in (*USUAL, "quantity") else f"{axis} {text}"

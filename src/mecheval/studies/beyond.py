@@ -1,4 +1,4 @@
-"""Studies beyond the paper: of newer mixers, short convolutions and hybrids, and of other tasks."""
+"""Studies beyond the paper, of newer mixers, short convolutions, hybrids and other tasks."""
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations, product
@@ -154,7 +154,7 @@ def tracking(scale: str) -> list[Point]:
 
 
 def _signs() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """What is added to the name of a group, the mixer and its options; with a beta to 2, a step can turn a sign."""
+    """A suffix for the name of a group, the mixer and its options; with beta up to 2, a step can reverse a sign."""
     for mixer in BUILT_IN:
         options = WITHOUT.get(mixer) or {}
         yield "", mixer, options

@@ -23,11 +23,11 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.studies.table import StudyTable
 
 LEARNT = 0.9
-"""Accuracy from which a run has learnt."""
+"""Smallest accuracy at which a run has learnt."""
 RECURRENT = ("mamba", "h3", "delta_net", "based")
 """The paper's mixers whose state does not grow with the document."""
 PACES = ("to_90", "jumps", "appears")
-"""Columns: the step at which dev accuracy reaches LEARNT, at which it rises most, at which the final verdict stays."""
+"""Columns with steps: when dev accuracy reaches LEARNT, when it rises most, and from when the final verdict holds."""
 
 
 def points(scale: str) -> list[Point]:
@@ -40,7 +40,7 @@ def points(scale: str) -> list[Point]:
 
 
 def paces(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """The columns PACES by run, for rows of a study's table; NaN where a run never comes so far."""
+    """The columns PACES by run, for rows of a study's table; NaN if a run never gets there."""
     import pandas as pd
 
     found = pd.DataFrame(index=pd.Index(frame["run"].unique(), name="run"), columns=list(PACES), dtype=float)
@@ -71,7 +71,7 @@ def pace(steps: Sequence[int], scores: Sequence[float]) -> tuple[float, float]:
 
 
 def appearance(on_the_way: Sequence[tuple[int, str]], final: str, last: float) -> float:
-    """The first step from which every verdict on the way is the final one; the last step if there is none."""
+    """The first step from which every verdict during training is the final one; the last step if there is none."""
     first = float(last)
     for step, label in reversed(on_the_way):
         if label != final:
@@ -103,12 +103,12 @@ def windows(table: StudyTable) -> list[dict[str, Any]]:
 
 
 def says(table: StudyTable) -> list[str]:
-    """What a study's runs say: a sentence for each mixer and width, then the hypotheses with their outcomes."""
+    """A sentence for each mixer and width, then the hypotheses with their outcomes."""
     return [*map(_said, windows(table)), *hypotheses(table)]
 
 
 def hypotheses(table: StudyTable) -> list[str]:
-    """Each hypothesis with its outcome: it holds or is contradicted if a 95 % interval says so, or is inconclusive."""
+    """Each hypothesis with its outcome by a 95 % interval: it holds, is contradicted or is inconclusive."""
     known = _known(table)
     said = []
     usual = known[known["mixer"] == "attention"].set_index(["d_model", "lr", "seed"])["learnt"].astype(float)
@@ -148,14 +148,14 @@ def _longest(rates: Sequence[float], works: Sequence[bool]) -> list[float]:
 
 
 def outcome(low: float, high: float, edge: float) -> str:
-    """What an interval says of the hypothesis that a quantity is above an edge."""
+    """The outcome of the hypothesis that a quantity exceeds `edge`, given its interval."""
     return "holds" if low > edge else "contradicted" if high < edge else "inconclusive"
 
 
 def in_most_runs(asked: Mapping[str, pd.Series]) -> list[str]:
     """Each hypothesis with its outcome: by a 95 % interval, is it true in more than half of the runs?
 
-    `asked` has, by sentence, whether it is true of each run; of a single run nothing is said.
+    `asked` maps each sentence to whether it is true of each run; with a single run, there is no outcome.
     """
     said = []
     for sentence, true in asked.items():

@@ -1,4 +1,4 @@
-"""What runs show, in one sentence: which mixers recall, and by which mechanism."""
+"""One sentence on what runs show: which mixers recall, and by which mechanism."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ NAMES = {
     "mamba2": "Mamba-2", "gated_delta_net": "Gated DeltaNet", "kda": "KDA", "gla": "GLA", "retnet": "RetNet",
     "rwkv7": "RWKV-7", "mesa_net": "MesaNet", "rg_lru": "RG-LRU", "sliding_attention": "sliding-window attention",
 }  # fmt: skip
-"""Built-in mixers as a sentence has them; others keep their names."""
+"""Names of built-in mixers in a sentence; others keep their names."""
 WAYS = {
     "induction": "by induction", "conv_association": "by short convolution", "direct_retrieval": "by direct retrieval",
     "pointer": "by a pointer", "redundant": "by several ways at once", "joint": "by several positions together",
     "mixed": "by a mixture of mechanisms", "undetermined": "in a way that the measurements do not settle",
 }  # fmt: skip
-"""How a mixer with a verdict recalls, in the order in which a sentence has them."""
+"""Phrases on how a mixer recalls, by verdict, in the order in which a sentence lists them."""
 NUMBERS = (
     "none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
 )  # fmt: skip
 FEW = 4
-"""Most mixers without recall that are named; more are counted."""
+"""Largest number of mixers without recall that are named; of more, only the number is given."""
 
 
 def finding(verdicts: Mapping[str, str]) -> str:
-    """One sentence about mixers and their verdicts; empty where there is none."""
+    """One sentence about mixers and their verdicts; empty if there are none."""
     if not verdicts:
         return ""
     mixers = ordered("mixer", verdicts)
@@ -58,14 +58,14 @@ def finding(verdicts: Mapping[str, str]) -> str:
 
 
 def named(mixers: Sequence[str]) -> str:
-    """Names in a row: attention, BaseConv and Mamba. A custom mixer is named without the digest of its file."""
+    """A list of names, such as `attention, BaseConv and Mamba`; a custom mixer is named without its digest."""
     names = [NAMES.get(mixer) or mixer.partition(MARK)[0] or mixer for mixer in mixers]
     names = [name if names.count(name) == 1 else mixer for name, mixer in zip(names, mixers, strict=True)]
     return " and ".join(([", ".join(names[:-1])] if len(names) > 1 else []) + names[-1:])
 
 
 def number(n: int) -> str:
-    """A count in words up to twelve."""
+    """A number, in words up to twelve."""
     return NUMBERS[n] if n < len(NUMBERS) else f"{n:,}"
 
 

@@ -1,4 +1,4 @@
-"""Inside: what each layer reads at the query, and how its state grows and changes, for every mixer."""
+"""The study `inside`: what each layer reads at the query, and how its state grows and changes, for every mixer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def points(scale: str) -> list[Point]:
 
 
 def read_off(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """The COLUMNS by run, from its weights; NaN where a run has none, and of states where a mixer has no tensor."""
+    """The COLUMNS by run, computed from its weights; NaN if a run has no weights, or a mixer no state as a tensor."""
     import pandas as pd
 
     found = pd.DataFrame(index=pd.Index(frame["run"].unique(), name="run"), columns=list(COLUMNS), dtype=float)
@@ -81,7 +81,7 @@ def says(table: StudyTable) -> list[str]:
 
 
 def _two(share: float) -> str:
-    """Two decimals, and no minus before a zero."""
+    """A share with two decimals, and never -0.00."""
     return f"{round(share, 2) + 0.0:.2f}"
 
 

@@ -1,6 +1,6 @@
-"""Landscape: the loss around runs of every mixer, from their start to their end, and how near training is to the edge.
+"""The study `landscape`: the loss around runs of every mixer, and how near training is to the edge of stability.
 
-What `mecheval.training.landscape` finds is kept in the store, in a file for each run: nothing is computed twice.
+The results of `mecheval.training.landscape` are kept in the store, in a file for each run, and never computed twice.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:  # slow to import
     from mecheval.studies.table import StudyTable
 
 FOLDER = "landscapes"
-"""Where the files are, below the store."""
+"""The folder of these files in the store."""
 ALONG, DOCUMENTS = 5, 32
-"""Steps at which sharpness is measured, and the dev documents that all losses are means of."""
+"""Number of steps at which sharpness is measured, and number of dev documents over which losses are averaged."""
 PARTS = {"plane": 3, "line": 2, "sharpness": 4}
-"""What a file has, and the columns of each: a, b, loss; part of the way, loss; step, loss, sharpness, its edge."""
+"""The arrays of a file with their numbers of columns: a, b, loss; part, loss; step, loss, sharpness, its edge."""
 COLUMNS = ("rise", "edge", "edge_step")
 """By run: the largest loss between start and end, relative to that at the start; the largest sharpness under AdamW,
 relative to the edge of stability, and the step at which it was measured."""
 MOST_BYTES = 1_000_000
-"""The largest file that is read; those of this program have about 12 KB."""
+"""Largest size of a file in bytes; most have about 12,000."""
 Found = dict[str, NDArray[np.float64]]
 
 
@@ -50,7 +50,7 @@ def points(scale: str) -> list[Point]:
 
 
 def look(points: Sequence[Point], store: Store) -> None:
-    """Find the landscapes of the runs that are done and have none yet."""
+    """Compute the landscapes of finished runs that have none yet."""
     from mecheval.training.landscape import landscape
 
     for point in points:
@@ -73,7 +73,7 @@ def look(points: Sequence[Point], store: Store) -> None:
 
 
 def kept(store: Store, run: str) -> Found | None:
-    """What is known of a run's landscape; None where there is no file, or one that this program did not write."""
+    """The stored landscape of a run; None if there is no file, or another program wrote it."""
     try:
         data = parse_json(read_file(_file(store, run), store.path, MOST_BYTES).decode())
         found = {name: np.asarray(data[name], dtype=float).reshape(-1, width) for name, width in PARTS.items()}

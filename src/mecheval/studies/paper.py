@@ -5,9 +5,9 @@ from mecheval.studies.scales import AT_BLOCK_1, MIXERS, both_tasks, one_width, p
 from mecheval.studies.study import Reading, Study
 
 SHORTER = (4, 3, 2, 1, 0)
-"""Taps of Mamba's short convolution, down to none."""
+"""Numbers of taps of Mamba's short convolution, down to none."""
 INSIDE_RATES = {"paper": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2), "laptop": (3e-4, 1e-3, 3e-3, 1e-2)}
-"""Learning rates of figure 5, which shows each of them."""
+"""Learning rates of figure 5, which shows all of them."""
 
 STUDIES = (
     Study(

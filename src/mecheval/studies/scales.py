@@ -51,18 +51,18 @@ three layers; with SLOW, Mamba of two layers does not learn, and BaseConv and Hy
 """
 
 QUICK = {"values": 16, "interchange_every": 100}
-"""What the quickstart has in place of the settings of study `ar` at scale laptop."""
+"""The settings in which the quickstart differs from study `ar` at scale laptop."""
 
 T = TypeVar("T")
 
 
 def at_scale(table: Mapping[tuple[str, str], T], task: str, scale: str) -> T:
-    """What one of the tables above has for a task."""
+    """The entry of one of the tables above for a task."""
     return table.get((task, scale), table["", scale])
 
 
 def at_block_1(meaning: Meaning) -> tuple[Reading, ...]:
-    """Where the clean input of block 1 restores the answer of a model of two layers."""
+    """Readings of where the clean input of block 1 restores the answer, for models of two layers."""
     roles = {"key": meaning.key, "value": meaning.value, "query": meaning.query}
     return tuple(
         Reading(f"restored_{kind}", f"restored at {role}", "blocks.1.input", role or MISSING)
@@ -81,7 +81,7 @@ def runs(task: str, scale: str, options: Mapping[str, Any] = {}, /, **axes: Sequ
 
 
 def one_width(task: str, scale: str) -> dict[str, Sequence[int]]:
-    """On a laptop a single width, for studies of something else."""
+    """A single width at scale laptop, for studies in which the width does not matter."""
     return {"d_model": at_scale(WIDTHS, task, scale)[-1:]} if scale == "laptop" else {}
 
 

@@ -1,7 +1,7 @@
-"""Learning rates searched for with Optuna, setting by setting, in place of a study's fixed ones.
+"""Searches for learning rates with Optuna, setting by setting, instead of using a study's fixed ones.
 
 Every rate that is tried is an ordinary run of the store. A rate depends only on the setting and on what the rates
-before it achieved, so that the same search, started again, finds its runs done and resumes from there.
+before it achieved, so that the same search, started again, finds its runs done and resumes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import optuna
 
 WINDOW = (3e-5, 3e-2)
-"""Lowest and highest learning rate that is tried unless others are given: those of the paper's AR."""
+"""Default window of learning rates (lowest, highest), as for the paper's AR."""
 AT_RANDOM = 4
-"""Rates of a setting that are drawn at random before the results of others count."""
+"""Number of rates of a setting that are drawn at random before results are taken into account."""
 TIE = 1e-6
-"""What the dev likelihood counts beside the dev accuracy, so that it decides between equals, as everywhere."""
+"""Weight of the dev likelihood relative to the dev accuracy, small enough that it only breaks ties."""
 
 
 def search(
@@ -56,7 +56,7 @@ def search(
 
 
 def _study(module: Any, point: Point) -> optuna.Study:
-    """A search of its own for a setting: two settings do not share their random numbers."""
+    """A separate search for a setting, with its own random numbers."""
     seed = int(with_rate(point, WINDOW[0]).config.id[:8], 16)
     sampler = module.samplers.TPESampler(seed=seed, n_startup_trials=AT_RANDOM)
     found: optuna.Study = module.create_study(direction="maximize", sampler=sampler)
@@ -64,7 +64,7 @@ def _study(module: Any, point: Point) -> optuna.Study:
 
 
 def _score(row: dict[str, Any]) -> float:
-    """What a run achieved on dev; nothing where it diverged or failed."""
+    """The score of a run on dev; 0 if it diverged or failed."""
     if row.get("status") != "done":
         return 0.0
     return float(row["dev_accuracy"] or 0) + TIE * float(row["dev_likelihood"] or 0)

@@ -1,4 +1,4 @@
-"""What a study is: a question, a grid of runs for each scale, what is read off them, and a picture."""
+"""The parts of a study: a question, a grid of runs for each scale, readings and a figure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SCALES = ("laptop", "paper")
 
 @dataclass(frozen=True)
 class Reading:
-    """A number that a study reads off a run's interventions: where it comes from, and what it is called everywhere."""
+    """A number that a study reads from a run's interventions, with its name and title."""
 
     name: str  # column of the study's table, e.g. restored_value
-    title: str  # for people, e.g. restored at value
+    title: str  # the title in tables and charts, e.g. restored at value
     site: str  # or a `Site`, where a chart shows readings layer by layer
     role: str
     column: str = "restored"  # of table effects: restored, attribution or share

@@ -27,9 +27,9 @@ from mecheval.tasks import AR, Task
 __all__ = ["NAMES", "RECIPES", "handmade"]
 
 MOST_NOISE = 10.0
-"""The largest noise, relative to the weights: far beyond what leaves a mechanism standing."""
+"""Largest noise, relative to the weights, far beyond what any mechanism survives."""
 SHARES = (0.05, 0.95)
-"""The least and the largest `share`: further out, one of the two stores would have to push the answer down."""
+"""Smallest and largest `share`; beyond them, one of the two stores would have to suppress the answer."""
 
 
 def handmade(
@@ -92,7 +92,7 @@ def _mixer(recipe: Recipe, plan: Blueprint) -> tuple[str | Callable[..., nn.Modu
 
 
 def _working(name: str, layer: int | Sequence[int] | None, n_layers: int) -> tuple[int, ...]:
-    """The layers that do something."""
+    """The layers that are not idle."""
     count = RECIPES[name].layers
     chosen = tuple(range(count)) if layer is None else (layer,) if isinstance(layer, int) else tuple(layer)
     if len(chosen) != count or list(chosen) != sorted(set(chosen)) or not set(chosen) <= set(range(n_layers)):

@@ -37,14 +37,14 @@ from mecheval.model.lm import LM
 from mecheval.types import EOS
 
 TWICE = 2.0
-"""What a match counts where the query's stream also holds a stored pair: its codes are shorter there."""
+"""The weight of a match if the query's stream also holds a stored pair, because its codes are then shorter."""
 
 
 class Blueprint(NamedTuple):
-    """What is decided before a model is built."""
+    """The choices that are made before a model is built."""
 
     stream: Layout
-    layers: tuple[int, ...]  # those that work, ascending
+    layers: tuple[int, ...]  # the layers that are not idle, ascending
     offset: int
     share: float
 
@@ -141,7 +141,7 @@ def split_store(lm: LM, plan: Blueprint) -> None:
 
 
 def know_divider(lm: LM, plan: Blueprint) -> None:
-    """The first working layer collects all pairs where EOS stands."""
+    """Make the first working layer collect all pairs at EOS."""
     stream = plan.stream
     eos = lm.embed.weight[EOS, stream.slots["frame"]]
     part_of(lm, plan.layers[0], Collect).is_divider.copy_(eos * stream.codes_per_token**0.5)
@@ -200,17 +200,17 @@ def two_heads(plan: Blueprint, number: int) -> list[nn.Module]:
 
 
 def fetching_part(plan: Blueprint, number: int) -> list[nn.Module]:
-    """Find and read in one."""
+    """A part that finds the key and reads the next token."""
     return [Fetch(plan.stream)]
 
 
 def divider_parts(plan: Blueprint, number: int) -> list[nn.Module]:
-    """Collect, then recollect."""
+    """A part that collects all pairs, then one that retrieves from them."""
     return [Recollect(plan.stream)] if number else [Collect(plan.stream)]
 
 
 def split_parts(plan: Blueprint, number: int) -> list[nn.Module]:
-    """The same, and beside it a head."""
+    """The parts of `divider_parts`, each with a head beside it."""
     small = Head(plan.stream.d_model, 2 * plan.stream.width)
     at_value, at_divider = strengths(plan.stream.task.vocab_size, plan.share)
     answer = ANSWER * at_divider / (at_value + at_divider)

@@ -45,11 +45,11 @@ class Head(nn.Module):
 
 
 class Match(NamedTuple):
-    """A head looks where the code in slot `key` is the one in its own slot `query`, after the map `turn` (W, W)."""
+    """A head attends where the code in slot `key` equals that in its own slot `query`, after the map `turn` (W, W)."""
 
     query: str
     key: str
-    turn: Tensor | float = 1.0  # a factor sets how much this match counts
+    turn: Tensor | float = 1.0  # a factor sets the weight of this match
 
 
 class Copy(NamedTuple):
@@ -90,7 +90,7 @@ def attend(
 
 
 def as_map(turn: Tensor | float, width: int) -> Tensor:
-    """A factor as a map of codes (width, width); a map as it is."""
+    """A factor as a map of codes (width, width); a map is returned unchanged."""
     return turn if isinstance(turn, Tensor) else turn * torch.eye(width)
 
 

@@ -18,7 +18,7 @@ from mecheval.model.handmade.stream import ANSWER, CELLS, Layout
 from mecheval.sites import Tap
 
 TAPS = 4
-"""Taps of the short convolutions here, as is usual."""
+"""Number of taps of the short convolutions."""
 
 
 class Sum(nn.Module):
@@ -92,11 +92,11 @@ class Shifted(nn.Module):
 
 
 class TokenShift(Shifted):
-    """The shift is a pad and a slice: no module does it."""
+    """The shift is a pad and a slice, which belong to no module."""
 
 
 class Foo(Shifted):
-    """The shift is a plain convolution, channels first, under a name that says nothing."""
+    """The shift is a plain convolution, channels first, under a meaningless name."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__(d_model)

@@ -18,7 +18,7 @@ Parts = Callable[[Blueprint, int], list[nn.Module]]
 
 
 class Recipe(NamedTuple):
-    """What a model is, what it is made of, and in how many layers it works; its other layers do nothing."""
+    """A hand-set model: its description, its mixer or parts, and the number of its working layers; others are idle."""
 
     about: str
     mixer: str | type[nn.Module] | None  # None: sums of `parts`
@@ -26,8 +26,8 @@ class Recipe(NamedTuple):
     slots: str  # names with spaces between
     fill: Callable[[LM, Blueprint], None]
     parts: Parts | None = None
-    offset: tuple[int, int] | None = None  # what this option is by default, and at most
-    share: float | None = None  # what this option is by default
+    offset: tuple[int, int] | None = None  # default and largest value of this option
+    share: float | None = None  # default of this option
 
 
 BASIC = "key value previous position"
@@ -98,4 +98,4 @@ RECIPES = {
     ),
 }  # fmt: skip
 NAMES = {name: recipe.about for name, recipe in RECIPES.items()}
-"""The models that exist, with a sentence each."""
+"""The hand-set models by name, with a sentence on each."""
