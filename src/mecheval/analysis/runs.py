@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from mecheval.analysis.weights import (
-    is_published,
-    load_weights,
-    pretrained_files,
-    pretrained_origin,
-    read_weights,
-    weights_of,
-)
+from mecheval.analysis.weights import read_weights, state_weights
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene import Depths, Verdict, ablate, interchange, state_sweep, verdict
@@ -27,6 +20,7 @@ from mecheval.intervene.effects import EVIDENCE
 from mecheval.model import LM
 from mecheval.store import RunFolder, StoreError
 from mecheval.store.bounds import ON_THE_WAY
+from mecheval.store.published import is_published
 from mecheval.tasks import Task
 from mecheval.types import CORRUPTIONS, LAST, Batch, is_on_maps, last_of
 
@@ -143,26 +137,13 @@ class Trained(NamedTuple):
 
 def load_run(folder: RunFolder, state: str = LAST) -> Trained:
     """The model of a finished run, or of a published one, of which there is only the last state."""
-    if state == LAST and (published := published_model(folder)) is not None:
-        return published
-    name = weights_of(folder, state)
-    folder.check_whole()
-    lm, origin = read_weights(folder.read_file(name), str(folder.path / name))
+    content, name = state_weights(folder, state)
+    lm, origin = read_weights(content, name)
     if (origin["run"], origin.get("state")) != (folder.id, state):
         of = f"{str(origin.get('state'))[:80]} state of run {origin['run']}"
-        raise StoreError(f"{folder.path / name} is damaged: it holds the {of}.")
+        raise StoreError(f"{name} is damaged: it holds the {of}.")
     config = RunConfig.read(origin["config"])
     return Trained(config, config.build_task(), lm, origin["step"])
-
-
-def published_model(folder: RunFolder) -> Trained | None:
-    """The model of a published run, whose weights lie beside the runs; None if they are not published."""
-    for path in pretrained_files(folder.path.parents[1]).values():
-        if pretrained_origin(path)["run"] == folder.id:
-            lm, origin = load_weights(path)
-            config = RunConfig.read(origin["config"])
-            return Trained(config, config.build_task(), lm, origin["step"])
-    return None
 
 
 def documents(

@@ -206,9 +206,7 @@ def one_rate(points: Sequence[Point]) -> list[Point]:
 
 def with_rate(point: Point, rate: float) -> Point:
     """The same run with another learning rate."""
-    data = point.config.to_dict()
-    data["optimiser"]["lr"] = rate
-    return Point({**point.axes, "lr": rate}, RunConfig.read(data))
+    return Point({**point.axes, "lr": rate}, point.config.with_rate(rate))
 
 
 def on_device(point: Point, device: str) -> Point:
