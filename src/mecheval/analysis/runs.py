@@ -39,6 +39,8 @@ STANDARD = ("key", "restore")
 """The corruption and the direction that verdicts are about, as in the paper."""
 Row = dict[str, Any]
 """A row of one of the store's tables, by column."""
+INTERVAL = ("share_low", "share_high", "share_apart")
+"""Columns of table effects about the documents that a verdict counts: an interval, and the share it belongs to."""
 PLACE = ("state", "step", "split")
 """Columns that identify one evaluation among those of the same run."""
 
@@ -59,7 +61,8 @@ class Measured:
         rows = None if state == ON_THE_WAY or evidence is None or not evidence.cells else evidence.table()
         tables = [self.effects] if rows is None else [self.effects, rows]
         every = pd.concat(tables, ignore_index=True).drop_duplicates(CELL)
-        intervals = self.verdict.shares.rename(columns={"low": "share_low", "high": "share_high"}).drop(columns="share")
+        names = {"low": "share_low", "high": "share_high", "share": "share_apart"}
+        intervals = self.verdict.shares.rename(columns=names)
         joined = every.merge(intervals, on=CELL, how="left").to_dict("records")
         effects = rows_of(joined, place)
         found = self.verdict
@@ -87,7 +90,7 @@ def measure(
 
 def rows_of(effects: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[Row]:
     """Effects as rows of the store's table, at a state, step and split (`place`); what is not a number is missing."""
-    blank = {"share_low": None, "share_high": None}
+    blank = dict.fromkeys(INTERVAL)
     return [{**place, **blank, **{name: _plain(value) for name, value in row.items()}} for row in effects]
 
 
@@ -109,7 +112,7 @@ def beside(new: Sequence[Row], before: Sequence[Row], *, judged: bool) -> list[R
             found = rows[cell]
             interval = found if found["share_low"] is not None else old
             more = old if (old["n"] or 0) > found["n"] else found
-            rows[cell] = {**more, "share_low": interval["share_low"], "share_high": interval["share_high"]}
+            rows[cell] = {**more, **{name: interval.get(name) for name in INTERVAL}}
         else:
             evidence = not is_on_maps(old["role"]) or old["share_low"] is not None
             if _about(old) not in about or (evidence and not judged):

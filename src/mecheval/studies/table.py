@@ -146,7 +146,7 @@ def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
     Columns: role, share, share_low, share_high. A run that learnt nothing has no shares, and no row.
     """
     effects = snapshot_of(store, "effects", among=set(runs)).query(
-        "select run, role, share, share_low, share_high from effects "
+        "select run, role, share_apart as share, share_low, share_high from effects "
         f"where state = '{STATE}' and split = 'test' and site = 'blocks.1.input' and share is not null "
         f"and {AS_IN_THE_PAPER}"
     )
