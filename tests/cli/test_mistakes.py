@@ -190,7 +190,10 @@ runs --json --csv
 query "select * from runs" --csv --json
 query "insert into runs values (1)"
 query "select count(* from runs"
-export ar-attention-32
+export ar-attention-32 --state best
+intervene ar-attention-32 --mixer two.py:A
+explain ar-attention-32 --mixer two.py:B
+grammar --save g.txt
 verify {ID} extra
 clean --store nowhere
 clean {ID}
@@ -228,6 +231,7 @@ cost --csv no/such/folder/cost.csv
 list sites mamba+nope
 draw mechanisms --save x.gif
 results add nope
+results refresh --to nowhere
 --nope
 help
 """.strip().splitlines()

@@ -9,6 +9,7 @@ import typer
 
 from mecheval.cli.app import app, aside, console, line, lists, loading, print_json
 from mecheval.cli.options import AsJson, StorePath
+from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE, RESULTS, Store
 
 if TYPE_CHECKING:  # slow to import
@@ -65,10 +66,13 @@ def refresh(
         from mecheval.report.documents import keep_documents
         from mecheval.store.published import pretrained_files
 
+    names = list(pretrained_files(to))
+    if not names:
+        raise UserError(f"there are no trained models in {to / 'weights'}; `mecheval results add --weights` adds some.")
     with aside.status("looking at documents"):
-        for name in pretrained_files(to):
+        for name in names:
             keep_documents(name, to)
-    line(f"wrote what reports show of {len(pretrained_files(to))} models")
+    line(f"wrote what reports show of {len(names)} models")
 
 
 def _best(store: Store, results: Path) -> list[RunFolder]:
