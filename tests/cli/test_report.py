@@ -69,6 +69,15 @@ def test_reports_on_runs_without_weights_and_on_published_ones_do_not_wait_for_t
     assert "Where recall happens" in Path("quick.html").read_text()
 
 
+def test_a_store_behind_a_url_is_called_by_its_url(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url = (tmp_path / "far").as_uri()
+    assert command("report", "--store", url) == (2, "", f"mecheval: the store at {url} has no runs; "
+                                                 "`mecheval train` makes one.\n")  # fmt: skip
+
+
 @pytest.mark.parametrize(("words", "said"), [
     (("--store", "nowhere"), "there is no store at nowhere"),
     (("--out", "report.txt"), "choose .html or .htm at the end"),
