@@ -155,6 +155,11 @@ train --mixer two.py
 card ""
 intervene ar-attention-33
 intervene ar-attention-32 --edit noise=-1
+intervene ar-attention-32 --edit zero --site state
+intervene ar-attention-32 --save .
+intervene ar-attention-32 --save mecheval-store/runs.svg/x.svg
+intervene ar-attention-32 --edit zero --corruption value
+intervene ar-attention-32 --edit zero --direction both
 explain ar-attention-32 --state best
 quickstart --store broken.py
 sample atr --preset paper --depth 3

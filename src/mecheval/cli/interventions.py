@@ -70,8 +70,11 @@ def intervene(
     runs.check_corruption(corruption, way)
     if n is not None and n < 1:
         raise UserError(f"-n: the number of documents must be positive (got {n}).")
-    if sites == "heads" and edit:
-        raise UserError("--edit is about whole sites; leave out --sites heads.")
+    if edit and (sites == "heads" or site is not None):
+        raise UserError(f"--edit is about whole sites; leave out --{'sites heads' if site is None else 'site'}.")
+    if edit and (corruption != "key" or direction is not None):
+        given = "direction" if corruption == "key" else "corruption"
+        raise UserError(f"--edit edits activations of whole documents; leave out --{given}.")
     if save is not None:
         figures.check_suffix(save)
     folder = weights.find_run(Store(store), run)

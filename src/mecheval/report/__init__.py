@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.files import write_output
+from mecheval.files import check_output, write_output
 from mecheval.store import Store
 
 if TYPE_CHECKING:  # slow to import
@@ -24,9 +24,7 @@ def check_page(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot write a report as {str(path)!r}; choose {' or '.join(SUFFIXES)} at the end.")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UserError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'there is no such folder'}.")
-    return path
+    return check_output(path)
 
 
 def write_report(store: Store, path: str | Path, scale: str = "laptop", title: str | None = None) -> Path:
