@@ -40,6 +40,14 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
         raise
 
 
+def check_output(path: str | Path) -> Path:
+    """The path, if a file can be written there, or an error of one line; ask before a long computation."""
+    path = Path(path)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UserError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'there is no such folder'}.")
+    return path
+
+
 def write_output(path: str | Path, content: str | bytes) -> None:
     """Write a file that a user asked for, atomically; if that fails, the error says so in one line."""
     try:

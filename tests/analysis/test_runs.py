@@ -3,12 +3,15 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import mecheval as me
-from mecheval.analysis.runs import documents, load_run, probe
+from mecheval.analysis.runs import Measured, beside, documents, load_run, probe
 from mecheval.errors import UserError
-from mecheval.intervene import interchange
+from mecheval.intervene import Verdict, interchange
+from mecheval.intervene.effects import EVIDENCE
+from mecheval.intervene.mechanism import Finding
 from mecheval.store import Store
 from mecheval.training import Interrupted, train
 from training.runs import Recorder, SignalAt, published, tiny
@@ -40,6 +43,22 @@ def test_a_probe_is_stored_with_its_run_and_replaces_itself(tmp_path: Path) -> N
     assert sorted(zip(verdicts["state"], verdicts["split"], strict=True)) == [("best", "dev"), ("last", "test")]
     assert set(verdicts["label"]) == {"not_learnt"}
     assert store.runs()["status"].tolist() == ["done"]
+
+
+def test_an_interval_is_stored_with_the_share_that_it_belongs_to() -> None:
+    cell = {"site": "blocks.1.input", "kind": "stream", "role": "value", "corruption": "key", "direction": "restore"}
+    effects = pd.DataFrame([{**cell, "share": 0.41, "n": 320}])  # of all documents
+    effects.attrs[EVIDENCE] = None
+    shares = pd.DataFrame([{**cell, "share": 0.51, "low": 0.44, "high": 0.59}]).drop(
+        columns="kind"
+    )  # of those that the verdict counts
+    verdict = Verdict(Finding("undetermined"), 1.0, shares, ())
+    [row] = Measured(effects, verdict).rows("last", 1, "test")["effects"]
+    assert [row[name] for name in ("share", "share_low", "share_apart", "share_high")] == [0.41, 0.44, 0.51, 0.59]
+    [kept] = beside(
+        [{**row, "share_low": None, "share_high": None, "share_apart": None, "n": 400}], [row], judged=False
+    )
+    assert (kept["n"], kept["share_apart"]) == (400, 0.51)
 
 
 def test_a_run_that_is_not_finished_cannot_be_probed(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import torch
 import mecheval as me
 from commands import Command
 from mecheval.analysis import runs, weights
-from mecheval.analysis.weights import add_pretrained, load_pretrained, pretrained_files, weights_file
+from mecheval.analysis.weights import add_pretrained, load_pretrained, weights_file
 from mecheval.errors import UserError
+from mecheval.report.documents import explore, kept_documents
 from mecheval.store import RESULTS, RunFolder, Store
+from mecheval.store.published import is_published, pretrained_files
 from mecheval.studies import STUDIES, study_points
 from mecheval.training import train
 from training.runs import tiny
@@ -28,14 +30,16 @@ def test_a_run_becomes_a_pretrained_model(tmp_path: Path, command: Command, monk
     assert torch.equal(
         load_pretrained("ar-attention-16", to)(tokens), me.load_lm(folder.weights / "last.safetensors")(tokens)
     )
-    found = runs.published_model(Store(to).folder(config.id))
-    assert found is not None
+    found = runs.load_run(Store(to).folder(config.id))
     assert (found.config, found.step) == (config, 4)
     assert torch.equal(found.lm.double()(tokens), load_pretrained("ar-attention-16", to).double()(tokens))
-    assert runs.published_model(Store(to).folder("0" * 12)) is None
+    assert kept_documents(to) == {config.id: explore(Store(to).folder(config.id))}  # no report has to compute it
     with pytest.raises(UserError, match=r"unknown pretrained model 'ar-mamba-16'.* Choices: ar-attention-16"):
         load_pretrained("ar-mamba-16", to)
     [path] = pretrained_files(to).values()
+    shown = path.with_suffix(".json")
+    shown.write_text(shown.read_text().replace('{"weights":"', '{"weights":"0'))
+    assert kept_documents(to) == {}  # of other weights
     path.rename(path.with_name("ar-mamba-16.safetensors"))
     with pytest.raises(UserError, match="is damaged: it contains ar-attention-16"):
         load_pretrained("ar-mamba-16", to)
@@ -84,7 +88,7 @@ def test_a_pretrained_model_is_a_run_to_which_interventions_add_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = weights.find_run(Store(tmp_path), "ar-attention-32")
-    assert weights.is_published(folder)
+    assert is_published(folder)
     monkeypatch.setattr(runs, "measure", lambda lm, clean, corrupted: (lm, len(clean)))
     monkeypatch.setattr(RunFolder, "exclusive", lambda folder: pytest.fail("published runs are not written"))
     found: Any = runs.probe(folder)
@@ -93,3 +97,29 @@ def test_a_pretrained_model_is_a_run_to_which_interventions_add_nothing(
         runs.load_run(folder, "best")
     with pytest.raises(UserError, match="unknown pretrained model 'ar-attention-33'"):
         weights.find_run(Store(tmp_path), "ar-attention-33")
+    without = next(run for run in Store(RESULTS).ids() if run not in kept_documents())
+    with pytest.raises(UserError, match="has no last weights; it is published without them"):
+        runs.load_run(Store(RESULTS).folder(without))
+
+
+def test_a_pretrained_model_is_exported(tmp_path: Path, command: Command) -> None:
+    command.prints("export", "ar-attention-32", "--to", str(tmp_path / "model"))
+    tokens = torch.arange(8)[None]
+    assert torch.equal(me.load_lm(tmp_path / "model")(tokens), load_pretrained("ar-attention-32")(tokens))
+
+
+def alike(new: Any, old: Any) -> bool:
+    """Whether data is the same but for the last digit, which may be rounded otherwise on another CPU."""
+    if isinstance(new, dict) and isinstance(old, dict):
+        return new.keys() == old.keys() and all(alike(new[name], old[name]) for name in new)
+    if isinstance(new, list) and isinstance(old, list):
+        return len(new) == len(old) and all(map(alike, new, old))
+    if isinstance(new, int | float) and isinstance(old, int | float):
+        return abs(new - old) <= (1 if isinstance(new, int) and isinstance(old, int) else 0.011)
+    return bool(new == old)
+
+
+def test_what_reports_show_of_published_models_is_what_their_weights_give() -> None:
+    kept, run = kept_documents(), weights.find_run(Store(RESULTS), "ar-attention-32")
+    assert len(kept) == len(pretrained_files())
+    assert alike(explore(run), kept[run.id]), "the report has changed: run `mecheval results refresh`"

@@ -155,6 +155,11 @@ train --mixer two.py
 card ""
 intervene ar-attention-33
 intervene ar-attention-32 --edit noise=-1
+intervene ar-attention-32 --edit zero --site state
+intervene ar-attention-32 --save .
+intervene ar-attention-32 --save mecheval-store/runs.svg/x.svg
+intervene ar-attention-32 --edit zero --corruption value
+intervene ar-attention-32 --edit zero --direction both
 explain ar-attention-32 --state best
 quickstart --store broken.py
 sample atr --preset paper --depth 3
@@ -190,7 +195,10 @@ runs --json --csv
 query "select * from runs" --csv --json
 query "insert into runs values (1)"
 query "select count(* from runs"
-export ar-attention-32
+export ar-attention-32 --state best
+intervene ar-attention-32 --mixer two.py:A
+explain ar-attention-32 --mixer two.py:B
+grammar --save g.txt
 verify {ID} extra
 clean --store nowhere
 clean {ID}
@@ -228,6 +236,7 @@ cost --csv no/such/folder/cost.csv
 list sites mamba+nope
 draw mechanisms --save x.gif
 results add nope
+results refresh --to nowhere
 --nope
 help
 """.strip().splitlines()

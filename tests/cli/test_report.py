@@ -60,11 +60,22 @@ def test_the_demo_shows_the_published_results_and_opens_unless_told_not_to(
     assert asked == [Path("a.html").absolute().as_uri()]
 
 
-def test_a_report_on_runs_without_weights_does_not_wait_for_torch(runs: Store) -> None:
-    code = "import sys; from mecheval.report import write_report; from mecheval.store import Store\n"
+def test_reports_on_runs_without_weights_and_on_published_ones_do_not_wait_for_torch(runs: Store) -> None:
+    code = "import sys; from mecheval.report import write_report; from mecheval.store import RESULTS, Store\n"
+    code += "from mecheval.report.documents import explored_data; published = Store(RESULTS)\n"
+    code += "shown = explored_data(published, published.ids()); assert any('documents' in each for each in shown)\n"
     code += "write_report(Store(sys.argv[1]), 'quick.html'); assert not {'torch', 'altair'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code, str(runs.path)], check=True)
     assert "Where recall happens" in Path("quick.html").read_text()
+
+
+def test_a_store_behind_a_url_is_called_by_its_url(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url = (tmp_path / "far").as_uri()
+    assert command("report", "--store", url) == (2, "", f"mecheval: the store at {url} has no runs; "
+                                                 "`mecheval train` makes one.\n")  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -18,11 +18,12 @@ def effects(
     run: str = RUN, sites: tuple[str, ...] = ("blocks.0.input", "blocks.1.input"), top: float = 0.9
 ) -> pd.DataFrame:
     """At the last site, the value restores ever more; before anything is learnt there is no share."""
-    return located(pd.DataFrame([
+    made = located(pd.DataFrame([
         {"run": run, "state": "training", "step": step, "split": "dev", "site": site, "role": role,
          "share": math.nan if step == 0 else top * step / 200 if (site, role) == (sites[-1], "value") else 0.0}
         for step in (100, 0, 200) for site in sites for role in (*CARRIERS, "bos")
     ]))  # fmt: skip
+    return made.assign(share_apart=made["share"])
 
 
 def history(*runs: str) -> pd.DataFrame:

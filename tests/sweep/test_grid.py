@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mecheval.config import run_config
 from mecheval.errors import UserError
 from mecheval.sweep import grid, only
 
@@ -16,6 +17,9 @@ def test_a_grid_has_every_combination_once_the_last_axis_fastest() -> None:
     for point in points:
         config = point.config
         assert (config.mixer.name, config.model.d_model, config.optimiser.lr) == tuple(point.axes.values())
+        assert config == run_config(**BASE, **point.axes)
+    with pytest.raises(UserError, match="lr: input should be greater than 0"):
+        grid(BASE, lr=(1e-3, -1e-3))
     assert len({point.config.id for point in points}) == 8
 
 

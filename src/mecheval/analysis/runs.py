@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from mecheval.analysis.weights import (
-    is_published,
-    load_weights,
-    pretrained_files,
-    pretrained_origin,
-    read_weights,
-    weights_of,
-)
+from mecheval.analysis.weights import read_weights, state_weights
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene import Depths, Verdict, ablate, interchange, state_sweep, verdict
@@ -27,6 +20,7 @@ from mecheval.intervene.effects import EVIDENCE
 from mecheval.model import LM
 from mecheval.store import RunFolder, StoreError
 from mecheval.store.bounds import ON_THE_WAY
+from mecheval.store.published import is_published
 from mecheval.tasks import Task
 from mecheval.types import CORRUPTIONS, LAST, Batch, is_on_maps, last_of
 
@@ -45,6 +39,8 @@ STANDARD = ("key", "restore")
 """The corruption and the direction on which verdicts are based, as in the paper."""
 Row = dict[str, Any]
 """A row of one of the store's tables, by column."""
+INTERVAL = ("share_low", "share_high", "share_apart")
+"""Columns of table effects about the documents that a verdict counts: an interval, and the share it belongs to."""
 PLACE = ("state", "step", "split")
 """Columns that identify one evaluation among those of the same run."""
 
@@ -65,7 +61,8 @@ class Measured:
         rows = None if state == ON_THE_WAY or evidence is None or not evidence.cells else evidence.table()
         tables = [self.effects] if rows is None else [self.effects, rows]
         every = pd.concat(tables, ignore_index=True).drop_duplicates(CELL)
-        intervals = self.verdict.shares.rename(columns={"low": "share_low", "high": "share_high"}).drop(columns="share")
+        names = {"low": "share_low", "high": "share_high", "share": "share_apart"}
+        intervals = self.verdict.shares.rename(columns=names)
         joined = every.merge(intervals, on=CELL, how="left").to_dict("records")
         effects = rows_of(joined, place)
         found = self.verdict
@@ -93,7 +90,7 @@ def measure(
 
 def rows_of(effects: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[Row]:
     """Effects as rows of the store's table, with the state, step and split of `place`; NaN becomes None."""
-    blank = {"share_low": None, "share_high": None}
+    blank = dict.fromkeys(INTERVAL)
     return [{**place, **blank, **{name: _plain(value) for name, value in row.items()}} for row in effects]
 
 
@@ -115,7 +112,7 @@ def beside(new: Sequence[Row], before: Sequence[Row], *, judged: bool) -> list[R
             found = rows[cell]
             interval = found if found["share_low"] is not None else old
             more = old if (old["n"] or 0) > found["n"] else found
-            rows[cell] = {**more, "share_low": interval["share_low"], "share_high": interval["share_high"]}
+            rows[cell] = {**more, **{name: interval.get(name) for name in INTERVAL}}
         else:
             evidence = not is_on_maps(old["role"]) or old["share_low"] is not None
             if _about(old) not in about or (evidence and not judged):
@@ -143,26 +140,13 @@ class Trained(NamedTuple):
 
 def load_run(folder: RunFolder, state: str = LAST) -> Trained:
     """The model of a finished run, or of a published run, which has only the last state."""
-    if state == LAST and (published := published_model(folder)) is not None:
-        return published
-    name = weights_of(folder, state)
-    folder.check_whole()
-    lm, origin = read_weights(folder.read_file(name), str(folder.path / name))
+    content, name = state_weights(folder, state)
+    lm, origin = read_weights(content, name)
     if (origin["run"], origin.get("state")) != (folder.id, state):
         of = f"{str(origin.get('state'))[:80]} state of run {origin['run']}"
-        raise StoreError(f"{folder.path / name} is damaged: it contains the {of}.")
+        raise StoreError(f"{name} is damaged: it contains the {of}.")
     config = RunConfig.read(origin["config"])
     return Trained(config, config.build_task(), lm, origin["step"])
-
-
-def published_model(folder: RunFolder) -> Trained | None:
-    """The model of a published run, or None if its weights are not published."""
-    for path in pretrained_files(folder.path.parents[1]).values():
-        if pretrained_origin(path)["run"] == folder.id:
-            lm, origin = load_weights(path)
-            config = RunConfig.read(origin["config"])
-            return Trained(config, config.build_task(), lm, origin["step"])
-    return None
 
 
 def documents(

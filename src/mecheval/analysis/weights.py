@@ -20,6 +20,7 @@ from mecheval.errors import UnknownName, UserError, in_one_line
 from mecheval.files import HEADER, LENGTH_BYTES, run_id, safetensors_body, safetensors_header, sha256, write_atomic
 from mecheval.model import LM
 from mecheval.store import RESULTS, RunFolder, Store, StoreError, writing
+from mecheval.store.published import is_published, pretrained_file, pretrained_files, pretrained_origin
 from mecheval.store.schema import WHOLE
 from mecheval.types import LAST, STATES
 
@@ -98,18 +99,25 @@ def run_config_of(folder: RunFolder) -> RunConfig:
     return RunConfig.read(config)
 
 
-def weights_of(folder: RunFolder, state: str) -> str:
-    """The name of a state's weights file in the run's folder, or an error that says which states the run has."""
+def state_weights(folder: RunFolder, state: str) -> tuple[bytes, str]:
+    """The weights file of a run's state, and what errors call it; an error says which states the run has.
+
+    Those of a published run lie beside the published runs.
+    """
     if state not in STATES:
         raise UnknownName("state", state, STATES)
-    status = folder.status()["status"]
+    status, published = folder.status()["status"], pretrained_file(folder)
     files = {name: f"{folder.weights.name}/{name}.safetensors" for name in STATES}
     there = [name for name, file in files.items() if status in WHOLE and (folder.path / file).exists()]
-    there += [LAST] if is_published(folder) else []
+    there += [LAST] if published is not None else []
     if state not in there:
-        hint = f"it has: {', '.join(there)}" if there else f"its status is {status}"
+        without = "it is published without them" if is_published(folder) else f"its status is {status}"
+        hint = f"it has: {', '.join(there)}" if there else without
         raise UserError(f"run {folder.id} has no {state} weights; {hint}.")
-    return files[state]
+    if published is not None:
+        return published.read_bytes(), str(published)
+    folder.check_whole()
+    return folder.read_file(files[state]), str(folder.path / files[state])
 
 
 def load_pretrained(name: str, results: str | Path = RESULTS) -> LM:
@@ -126,11 +134,6 @@ def load_pretrained(name: str, results: str | Path = RESULTS) -> LM:
     return lm
 
 
-def is_published(folder: RunFolder) -> bool:
-    """Whether a run belongs to published results, which interventions never change."""
-    return bool(pretrained_files(folder.path.parents[1]))
-
-
 def find_run(store: Store, name: str) -> RunFolder:
     """The one run whose id starts with `name`, or the published run of the pretrained model with this name."""
     if "-" not in name:  # an id has no hyphen, but the name of a pretrained model has one
@@ -141,19 +144,6 @@ def find_run(store: Store, name: str) -> RunFolder:
     return Store(RESULTS).folder(pretrained_origin(files[name])["run"])
 
 
-def pretrained_files(results: Path = RESULTS) -> dict[str, Path]:
-    """The file of each pretrained model, by its name."""
-    return {path.stem: path for path in sorted((results / "weights").glob("*.safetensors"))}
-
-
-def pretrained_origin(path: Path) -> dict[str, Any]:
-    """The origin of a pretrained model: run, state, step and config."""
-    origin = safetensors_header(path.read_bytes())
-    if not isinstance(origin, dict):
-        raise UserError(f"{path} does not say which model it is.")
-    return origin
-
-
 def pretrained_name(config: RunConfig) -> str:
     """The name of a pretrained model from its task, mixer and width, such as ar-mamba-64."""
     return f"{config.task.name}-{config.mixer.name.replace('*', 'x')}-{config.model.d_model}"
@@ -161,9 +151,8 @@ def pretrained_name(config: RunConfig) -> str:
 
 def add_pretrained(folder: RunFolder, results: Path = RESULTS) -> str:
     """Add a run's last weights to the pretrained models, replacing those of the same name; return the name."""
-    folder.check_whole()
+    content, _ = state_weights(folder, LAST)
     name = pretrained_name(run_config_of(folder))
-    content = folder.read_file(weights_of(folder, LAST))
     path = results / "weights" / f"{name}.safetensors"
     others = sum(file.stat().st_size for file in pretrained_files(results).values() if file != path)
     if others + len(content) > MOST_BYTES:
@@ -176,9 +165,7 @@ def add_pretrained(folder: RunFolder, results: Path = RESULTS) -> str:
 
 def export(folder: RunFolder, to: str | Path | None = None, state: str = "last") -> Path:
     """Write `model.safetensors`, `config.yaml` and `README.md`, and return the folder, which `load_lm` can read."""
-    name = weights_of(folder, state)
-    folder.check_whole()
-    weights = folder.read_file(name)
+    weights, _ = state_weights(folder, state)
     config = run_config_of(folder)
     to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name.replace('*', 'x')}-{folder.id}")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):

@@ -164,6 +164,7 @@ def evaluate(
         cls = found.load()
         custom.announce(found)
         options = given_options(assignments, [])
+    with aside.status("checking"):
         trials, warnings = prepare(cls, found.name, task, scale, options, seeds, rates_of(lr), compare, page)
     for warning in warnings:
         note(f"warning: {warning}")

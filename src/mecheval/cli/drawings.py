@@ -123,13 +123,14 @@ def inside(
     with loading():
         from mecheval import figures
         from mecheval.analysis import runs as probe
-        from mecheval.analysis.weights import find_run, is_published
+        from mecheval.analysis.weights import find_run
         from mecheval.cli.show import plain_table
         from mecheval.cli.show.documents import document_data
         from mecheval.figures.reads import reads as reads_figure
         from mecheval.intervene import reads
         from mecheval.intervene.stored import probed_pairs
         from mecheval.store import Store
+        from mecheval.store.published import is_published
 
     figures.check_suffix(save)
     folder = find_run(Store(store), run)
@@ -232,11 +233,12 @@ def landscape(
     """Draw the loss around the end of a run, from its start to its end, and its sharpness along training."""
     with loading():
         from mecheval import figures
-        from mecheval.analysis.weights import find_run, is_published
+        from mecheval.analysis.weights import find_run
         from mecheval.cli.show import plain_table
         from mecheval.figures.landscape import landscape as chart
         from mecheval.figures.landscape import said
         from mecheval.store import Store
+        from mecheval.store.published import is_published
         from mecheval.training.landscape import landscape as explore
 
     figures.check_suffix(save)

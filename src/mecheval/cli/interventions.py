@@ -64,18 +64,21 @@ def intervene(
         from mecheval.cli.show import records
         from mecheval.store import Store
 
-    _announce(mixer)
     if sites not in SITES:
         raise UnknownName("choice of sites", sites, SITES)
     way = direction or ("destroy" if corruption == "swap" else "restore")
     runs.check_corruption(corruption, way)
     if n is not None and n < 1:
         raise UserError(f"-n: the number of documents must be positive (got {n}).")
-    if sites == "heads" and edit:
-        raise UserError("--edit is about whole sites; leave out --sites heads.")
+    if edit and (sites == "heads" or site is not None):
+        raise UserError(f"--edit is about whole sites; leave out --{'sites heads' if site is None else 'site'}.")
+    if edit and (corruption != "key" or direction is not None):
+        given = "direction" if corruption == "key" else "corruption"
+        raise UserError(f"--edit edits activations of whole documents; leave out --{given}.")
     if save is not None:
         figures.check_suffix(save)
     folder = weights.find_run(Store(store), run)
+    _announce(mixer, folder)
     if site is not None:
         _check_sweep(site, sites, direction)
         _sweep(folder, state, split, n, corruption, save, as_json)
@@ -126,12 +129,19 @@ def intervene(
     note(took)
 
 
-def _announce(mixer: str | None) -> None:
-    """Register the run's custom mixer from the file that the user names."""
+def _announce(mixer: str | None, folder: RunFolder) -> None:
+    """Have the run's custom mixer found in the file that the user names; one of another mixer would have no effect."""
     if mixer is not None:
         from mecheval import custom
+        from mecheval.mixers.pattern import mixers_of
 
-        custom.announce(custom.Source.read(mixer))
+        source, own = custom.Source.read(mixer), mixers_of(folder.status()["mixer"] or "")
+        if source.name not in own:
+            other = f"run {folder.id} has the mixer {' and '.join(own)}"
+            edited = any(name.partition(custom.MARK)[0] == source.cls for name in own)
+            hint = "its file was edited since" if edited else "leave out --mixer"
+            raise UserError(f"{other}, and {mixer} is {source.name}; {hint}.")
+        custom.announce(source)
 
 
 def _check_sweep(site: str, sites: str, direction: str | None) -> None:
@@ -206,8 +216,8 @@ def explain(
         from mecheval.store import Store
         from mecheval.types import carriers
 
-    _announce(mixer)
     folder = find_run(Store(store), run)
+    _announce(mixer, folder)
     trained = probe.load_run(folder, state)
     clean, corrupted = probe.document(trained, document, split)
     sites = site or show.among(trained.lm.sites(), show.ENDS)

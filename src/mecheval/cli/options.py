@@ -39,7 +39,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set an option by name.")]
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
 StorePath = Annotated[Path, typer.Option("--store", callback=_folder, help="Folder of runs (or set MECHEVAL_STORE).")]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Run id or unique prefix.")]
 AnyRun = Annotated[
     str, typer.Argument(metavar="RUN", help="Run id or unique prefix, or a model of `mecheval list pretrained`.")
 ]

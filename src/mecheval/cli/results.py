@@ -9,6 +9,7 @@ import typer
 
 from mecheval.cli.app import app, aside, console, line, lists, loading, print_json
 from mecheval.cli.options import AsJson, StorePath
+from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE, RESULTS, Store
 
 if TYPE_CHECKING:  # slow to import
@@ -37,6 +38,7 @@ def add(
     """Copy the tables of runs that ended, without weights, into the published results."""
     with loading():
         from mecheval.analysis.weights import add_pretrained
+        from mecheval.report.documents import keep_documents
         from mecheval.store.published import check_size, publish
         from mecheval.store.schema import WHOLE
 
@@ -48,9 +50,29 @@ def add(
         size = check_size(to)
         offered = [] if not weights else chosen if runs else _best(opened, to)
         names = [add_pretrained(folder, to) for folder in offered]
+        for name in names:
+            keep_documents(name, to)
     line(f"{changed} of {len(chosen)} runs are new or changed; {to} has {size / 1e6:.1f} MB of results.")
     if names:
         line(f"weights: {', '.join(names)}")
+
+
+@results.command("refresh")
+def refresh(
+    to: Annotated[Path, typer.Option(help="Folder of published results; default: that of the package.")] = RESULTS,
+) -> None:
+    """Compute again what reports show of single documents of the published models, after a change of the report."""
+    with loading():
+        from mecheval.report.documents import keep_documents
+        from mecheval.store.published import pretrained_files
+
+    names = list(pretrained_files(to))
+    if not names:
+        raise UserError(f"there are no trained models in {to / 'weights'}; `mecheval results add --weights` adds some.")
+    with aside.status("looking at documents"):
+        for name in names:
+            keep_documents(name, to)
+    line(f"wrote what reports show of {len(names)} models")
 
 
 def _best(store: Store, results: Path) -> list[RunFolder]:
@@ -78,8 +100,8 @@ def _best(store: Store, results: Path) -> list[RunFolder]:
 def list_pretrained(as_json: AsJson = False) -> None:
     """List trained models that come with the package, for `mecheval.load_pretrained`."""
     with loading():
-        from mecheval.analysis.weights import pretrained_files, pretrained_origin
         from mecheval.cli.show import plain_table
+        from mecheval.store.published import pretrained_files, pretrained_origin
 
         rows = {row["run"]: row for row in Store(RESULTS).rows()}
         found = []

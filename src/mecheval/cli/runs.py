@@ -20,7 +20,6 @@ from mecheval.cli.options import (
     Csv,
     Latex,
     Markdown,
-    Run,
     Set,
     State,
     StorePath,
@@ -254,7 +253,7 @@ def card(
 
 @app.command(short_help="Write a trained model as weights, config and model card.")
 def export(
-    run: Run,
+    run: AnyRun,
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<task>-<mixer>-<run>.")] = None,
     state: State = "last",
     store: StorePath = Path(DEFAULT_STORE),
@@ -262,9 +261,10 @@ def export(
     """Write a trained model as weights, config and model card, which `me.load_lm` reads without any other file."""
     with loading():
         from mecheval.analysis.weights import export as write_model
+        from mecheval.analysis.weights import find_run
         from mecheval.store import Store
 
-    line(f"wrote {write_model(Store(store).find(run), to, state)}")
+    line(f"wrote {write_model(find_run(Store(store), run), to, state)}")
 
 
 @app.command(short_help="Check every file of a store against its checksum.")

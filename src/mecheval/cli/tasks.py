@@ -129,7 +129,7 @@ def sample(
 def grammar(
     context: typer.Context,
     preset: Preset = None,
-    save: Annotated[Path | None, typer.Option(help="Write the grammar to this file, as JSON.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the grammar to this file, .json.")] = None,
     assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:

@@ -15,7 +15,7 @@ from mecheval.figures.points import calibration, capacity, shares
 from mecheval.figures.reads import inside
 from mecheval.figures.states import states
 from mecheval.figures.vegalite import SCALE, Chart, html
-from mecheval.files import write_output
+from mecheval.files import check_output, write_output
 from mecheval.store import Store
 from mecheval.store.store import snapshot_of
 from mecheval.studies import StudyTable
@@ -59,10 +59,11 @@ def study_charts(table: StudyTable, store: Store, scale: str) -> dict[str, Chart
 
 
 def check_suffix(path: str | Path) -> str:
-    """The suffix of the file, or an error that lists those that can be written; ask before a long computation."""
+    """The suffix of the file, or an error if no figure can be written there; ask before a long computation."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise UserError(f"cannot write a figure as {Path(path).name!r}; choose {', '.join(SUFFIXES)} at the end.")
+    check_output(path)
     return suffix
 
 

@@ -34,7 +34,7 @@ MOST_SITES = 12
 """Most panels of one run; the built-in mixers need at most six."""
 AXES = ("task", "mixer", "d_model", "n_layers", "lr", "seed")
 """Columns of table runs that tooltips show."""
-COLUMNS = {"share": "share", "low": "share_low", "high": "share_high"}
+COLUMNS = {"share": "share_apart", "low": "share_low", "high": "share_high"}
 """Field of a line -> column of table effects: the share, and the ends of its 95 % interval."""
 
 Line = dict[str, Any]

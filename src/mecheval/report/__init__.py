@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.files import write_output
+from mecheval.files import check_output, write_output
 from mecheval.store import Store
 
 if TYPE_CHECKING:  # slow to import
@@ -24,9 +24,7 @@ def check_page(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot write a report as {str(path)!r}; choose {' or '.join(SUFFIXES)} at the end.")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UserError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'there is no such folder'}.")
-    return path
+    return check_output(path)
 
 
 def write_report(store: Store, path: str | Path, scale: str = "laptop", title: str | None = None) -> Path:
@@ -52,7 +50,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     taken = store if isinstance(store, Snapshot) else Snapshot(store)
     frame = run_frame(taken)
     if frame.empty:
-        raise UserError(f"the store at {store.path} has no runs; `mecheval train` makes one.")
+        raise UserError(f"the store at {store.name} has no runs; `mecheval train` makes one.")
     studies, best, history = found_studies(taken, scale), best_runs(frame), taken.history()
     frame, looked_at = arranged(frame), explored(best)
     first = list(dict.fromkeys([*looked_at, *best["run"], *frame["run"]]))  # the runs of most interest first
@@ -65,7 +63,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
 
     data = {
         "about": {
-            **overview(frame), "scale": scale, "store": taken.path.name, "version": metadata.version("mecheval"),
+            **overview(frame), "scale": scale, "store": Path(taken.name).name, "version": metadata.version("mecheval"),
         },
         "runs": runs_data(frame, taken),
         "summary": {"best": [place[run] for run in best["run"]], **drawn(*findings_data(taken, speaking(frame)))},

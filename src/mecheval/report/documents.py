@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +13,10 @@ import numpy as np
 from mecheval.errors import UserError
 from mecheval.figures.grammar import derivation_of
 from mecheval.figures.heatmap import in_depth
+from mecheval.files import write_atomic
 from mecheval.report.runs import SPLIT, is_mapped, layout_of, shown_numbers
-from mecheval.store import RunFolder, Store
+from mecheval.store import RESULTS, RunFolder, Store, writing
+from mecheval.store.published import pretrained_file, pretrained_files, pretrained_origin
 from mecheval.tasks import ATR, Task
 from mecheval.tasks.base import places_of
 from mecheval.types import LAST, NOWHERE, ROLES, in_order
@@ -50,11 +54,36 @@ def explored(best: pd.DataFrame, most: int = RUNS) -> list[str]:
 
 def explored_data(store: Store, runs: Sequence[str]) -> list[dict[str, Any]]:
     """For each of the runs a few documents with their maps; then those that cannot be loaded, with the reason."""
-    return sorted((_explore(store.folder(run)) for run in runs), key=lambda run: "problem" in run)
+    kept = kept_documents() if store.path == RESULTS else {}
+    return sorted((kept.get(run) or explore(store.folder(run)) for run in runs), key=lambda run: "problem" in run)
 
 
-def _explore(folder: RunFolder) -> dict[str, Any]:
-    published = (folder.path.parents[1] / "weights").is_dir()
+def kept_documents(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
+    """What `keep_documents` wrote about the published models, by run; what it wrote about other weights is left out."""
+    found = {}
+    for path in pretrained_files(results).values():
+        origin, kept = pretrained_origin(path), path.with_suffix(".json")
+        read = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+        if read.get("weights") == origin["tensors_sha256"]:
+            found[origin["run"]] = read["shown"]
+    return found
+
+
+def keep_documents(name: str, results: Path = RESULTS) -> None:
+    """Write what the explorer shows of a published model beside its weights, so that no report has to compute it."""
+    path = pretrained_files(results)[name]
+    origin = pretrained_origin(path)
+    shown = explore(Store(results).folder(origin["run"]))
+    if "problem" in shown:
+        raise UserError(f"cannot show documents of {name}: {shown['problem']}")
+    text = json.dumps({"weights": origin["tensors_sha256"], "shown": shown}, separators=(",", ":"))
+    with writing(path):
+        write_atomic(path.with_suffix(".json"), text + "\n")
+
+
+def explore(folder: RunFolder) -> dict[str, Any]:
+    """A few documents of a run with their maps, or the problem with them."""
+    published = pretrained_file(folder) is not None
     if not published and not (folder.weights / f"{LAST}.safetensors").exists():  # known without torch, which is slow
         return {"run": folder.id, "problem": f"run {folder.id} has no {LAST} weights."}
     from mecheval.analysis.runs import alone, load_run

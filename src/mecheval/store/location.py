@@ -202,12 +202,13 @@ def open_store(path_or_url: str) -> Store:
         return Store(path_or_url)
     copy = local_copy(path_or_url)
     Mirror(path_or_url).pull_results(copy)
-    return Store(copy)
+    return Store(copy, path_or_url)
 
 
 def open_published(path_or_url: str) -> Store:
     """Open a store for reading, together with the published results."""
-    return Published(open_store(path_or_url).path)
+    opened = open_store(path_or_url)
+    return Published(opened.path, name=opened.name)
 
 
 def check_writable(folder: Path, what: str) -> None:

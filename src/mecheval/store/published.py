@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mecheval.errors import UserError
+from mecheval.files import safetensors_header
 from mecheval.store.bounds import ON_THE_WAY
 from mecheval.store.folder import ENVIRONMENT, RunFolder
 from mecheval.store.guard import StoreError, writing
@@ -30,8 +31,8 @@ MOST_STEPS = 50
 class Published(Store):
     """A store for reading, together with published results, which supply the runs that are not whole in the store."""
 
-    def __init__(self, path: str | Path, results: Path = RESULTS) -> None:
-        super().__init__(path)
+    def __init__(self, path: str | Path, results: Path = RESULTS, name: str = "") -> None:
+        super().__init__(path, name)
         own, published = Store(path), Store(results)
         there = published.ids() if published.exists() else []
         self.published = {run: published.folder(run) for run in there if not _is_whole(own.folder(run))}
@@ -68,6 +69,30 @@ def publish(folder: RunFolder, to: Path = RESULTS) -> bool:
     target.write_files({ENVIRONMENT: json.dumps(parts, indent=1).encode() + b"\n"})
     target.seal(row)
     return status.read_bytes() != before
+
+
+def pretrained_files(results: Path = RESULTS) -> dict[str, Path]:
+    """The file of each pretrained model, by its name."""
+    return {path.stem: path for path in sorted((results / "weights").glob("*.safetensors"))}
+
+
+def pretrained_origin(path: Path) -> dict[str, Any]:
+    """Where a pretrained model comes from: run, state, step and config."""
+    origin = safetensors_header(path.read_bytes())
+    if not isinstance(origin, dict):
+        raise UserError(f"{path} does not say which model it is.")
+    return origin
+
+
+def pretrained_file(folder: RunFolder) -> Path | None:
+    """The weights of a published run, which lie beside the runs; None if they are not published."""
+    files = pretrained_files(folder.path.parents[1]).values()
+    return next((path for path in files if pretrained_origin(path)["run"] == folder.id), None)
+
+
+def is_published(folder: RunFolder) -> bool:
+    """Whether a run belongs to published results, to which interventions add nothing."""
+    return bool(pretrained_files(folder.path.parents[1]))
 
 
 def check_size(to: Path = RESULTS) -> int:

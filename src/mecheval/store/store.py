@@ -57,8 +57,10 @@ class Store:
     be read, or a table that does not match its checksum, is left out with a `StoreWarning`.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, name: str = "") -> None:
         self.path = Path(path)
+        self.name = name or str(path)
+        """What messages call it: its path, or the URL of which it is a copy."""
 
     def exists(self) -> bool:
         """Whether there is a store at this path, even an empty one."""
@@ -70,9 +72,9 @@ class Store:
             refuse_links(self.path / "runs", self.path / "runs")
             names = [entry.name for entry in (self.path / "runs").iterdir()]
         except (FileNotFoundError, NotADirectoryError):
-            raise UserError(f"there is no store at {self.path}; `mecheval train` makes one.") from None
+            raise UserError(f"there is no store at {self.name}; `mecheval train` makes one.") from None
         except OSError as error:
-            raise StoreError(f"cannot read {self.path}: {error.strerror}.") from error
+            raise StoreError(f"cannot read {self.name}: {error.strerror}.") from error
         return sorted(name for name in names if ID.fullmatch(name) and self.folder(name).exists())
 
     def folder(self, run: str) -> RunFolder:
@@ -220,7 +222,7 @@ class Snapshot(Store):
     def __init__(self, store: Store, tables: Sequence[str] = USUAL, among: Container[str] | None = None) -> None:
         import duckdb
 
-        super().__init__(store.path)
+        super().__init__(store.path, store.name)
         self._source = store
         self._kept = {run: self._bounded(record) for run, record in store.records().items()}
         read = {run: record for run, record in self._kept.items() if among is None or run in among}
@@ -230,8 +232,8 @@ class Snapshot(Store):
             for table in dict.fromkeys(VIEWS.get(name) or STORED[name] for name in tables):
                 self._take(self._connection, table, self._kept if table is RUNS else read)
                 make_view(self._connection, table)
-        except duckdb.Error as error:  # a single unreadable file does not raise this
-            raise StoreError(f"cannot read {store.path}: {one_line(error)[:300]}") from None
+        except duckdb.Error as error:  # a single file that cannot be read does not raise this
+            raise StoreError(f"cannot read {store.name}: {one_line(error)[:300]}") from None
         seal(self._connection)
 
     def records(self) -> dict[str, Record]:

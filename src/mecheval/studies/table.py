@@ -146,7 +146,7 @@ def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
     Columns: role, share, share_low, share_high. A run that learnt nothing has no shares, and no row.
     """
     effects = snapshot_of(store, "effects", among=set(runs)).query(
-        "select run, role, share, share_low, share_high from effects "
+        "select run, role, share_apart as share, share_low, share_high from effects "
         f"where state = '{STATE}' and split = 'test' and site = 'blocks.1.input' and share is not null "
         f"and {AS_IN_THE_PAPER}"
     )
@@ -206,9 +206,7 @@ def one_rate(points: Sequence[Point]) -> list[Point]:
 
 def with_rate(point: Point, rate: float) -> Point:
     """The same run with another learning rate."""
-    data = point.config.to_dict()
-    data["optimiser"]["lr"] = rate
-    return Point({**point.axes, "lr": rate}, RunConfig.read(data))
+    return Point({**point.axes, "lr": rate}, point.config.with_rate(rate))
 
 
 def on_device(point: Point, device: str) -> Point:

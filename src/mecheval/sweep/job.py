@@ -37,10 +37,13 @@ def grid(base: Mapping[str, Any], **axes: Sequence[Any]) -> list[Point]:
 
     `base` and the axes are options of `run_config` by name, such as task, mixer, preset, lr, d_conv or `task.queries`.
     """
-    points = []
-    for values in product(*axes.values()):
+    points: list[Point] = []
+    rates = len(axes["lr"]) if [*axes][-1:] == ["lr"] else 1
+    for number, values in enumerate(product(*axes.values())):
         place = dict(zip(axes, values, strict=True))
-        points.append(Point(place, run_config(**{**base, **place})))
+        again = number % rates  # only the learning rate is another one
+        config = points[-1].config.with_rate(place["lr"]) if again else run_config(**{**base, **place})
+        points.append(Point(place, config))
     return points
 
 
