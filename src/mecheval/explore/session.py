@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from mecheval.errors import UserError
-from mecheval.figures.heatmap import arranged
+from mecheval.figures.heatmap import in_depth
 from mecheval.intervene import Depths, Intervention, Take, capture, default_sites, interchange, patch
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.evidence import finding_in
-from mecheval.intervene.explain import likeliest
+from mecheval.intervene.explain import likeliest_of_each
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.tasks import Task
@@ -93,18 +93,17 @@ class Session:
             capture(self.model, source, list(dict.fromkeys(site for site, _ in cells)), self.roles) if cells else {}
         )
         edits = [Intervention(site, role, Take(values[site][role])) for site, role in cells]
-        with patch(self.model, edits, base):
-            patched = self._likeliest(base)
+        named = {"clean": clean, "corrupted": corrupted}
+        answers = dict(zip(named, self._likeliest(*named.values()), strict=True))
+        if edits:
+            with patch(self.model, edits, base):
+                [answers["patched"]] = self._likeliest(base)
+        else:
+            answers["patched"] = answers["corrupted" if asked.direction == "restore" else "clean"]
         effects = interchange(
             self.model, clean, corrupted, self.sites, self.roles, direction=asked.direction, depths=self.depths
         )
-        return {
-            "answers": {
-                "clean": self._likeliest(clean), "corrupted": self._likeliest(corrupted), "patched": patched,
-            },
-            "map": _map(effects, self.roles),
-            "verdict": _judged(effects),
-        }  # fmt: skip
+        return {"answers": answers, "map": self._map(effects), "verdict": _judged(effects)}
 
     def _edited(self, batch: Batch, words: Sequence[str]) -> Batch:
         """The document with other tokens. Where the answer is the token at the value, it changes with it."""
@@ -121,28 +120,25 @@ class Session:
         targets[0, 0] = tokens[0, value[0]]
         return replace(batch, tokens=tokens, answers=targets[:, 0], targets=targets)
 
-    def _likeliest(self, batch: Batch) -> list[tuple[str, float, bool]]:
+    def _likeliest(self, *batches: Batch) -> list[list[tuple[str, float, bool]]]:
+        """What the model answers to each of some documents, and how likely."""
+        tokens = torch.cat([batch.tokens[:, : self.length] for batch in batches])
+        at = torch.cat([batch.predict_at[:, 0] for batch in batches])
         with torch.no_grad():
-            tokens, at = batch.tokens[:, : self.length], batch.predict_at[:, 0]
-            logits = self.model(tokens, at=at)[0] if isinstance(self.model, LM) else self.model(tokens)[0, at[0]]
-        return [(each.symbol, each.p, each.right) for each in likeliest(self.task, logits, int(batch.answers[0]), TOP)]
+            lm, model = isinstance(self.model, LM), self.model
+            logits = model(tokens, at=at) if lm else model(tokens)[range(len(at)), at]
+        listed = likeliest_of_each(self.task, logits, [int(batch.answers[0]) for batch in batches], TOP)
+        return [[(each.symbol, each.p, each.right) for each in answers] for answers in listed]
+
+    def _map(self, effects: pd.DataFrame) -> dict[str, Any]:
+        """Rows of the map by depth; a share that is undefined is null."""
+        shares = {str(site): dict.fromkeys(self.roles) for site in in_depth(self.sites)}
+        for site, role, share in zip(effects["site"], effects["role"], effects["share"], strict=True):
+            shares[site][role] = None if math.isnan(share) else round(share, 4)
+        return {"roles": self.roles, "rows": [{"site": site, "shares": row} for site, row in shares.items()]}
 
 
 def _judged(effects: pd.DataFrame) -> str:
     """The rule's finding for this one document."""
     evidence = effects.attrs[EVIDENCE]
     return "none: it is about documents that differ in their keys" if evidence is None else str(finding_in(evidence))
-
-
-def _map(effects: pd.DataFrame, roles: Sequence[str]) -> dict[str, Any]:
-    """Rows of the map by depth; a share that is undefined is null."""
-    rows: dict[str, dict[str, Any]] = {}
-    for row in arranged(effects).to_dict("records"):
-        found = rows.setdefault(row["site"], {"site": row["site"], "shares": dict.fromkeys(roles)})
-        found["shares"][row["role"]] = _number(row, "share")
-    return {"roles": list(roles), "rows": list(rows.values())}
-
-
-def _number(row: Mapping[Any, Any], name: str) -> float | None:
-    value = float(row[name])
-    return None if math.isnan(value) else round(value, 4)

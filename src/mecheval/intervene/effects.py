@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -229,24 +230,28 @@ def summarise(documents: Documents) -> Effects:
     """Means over the documents that have the role, one row for each intervention."""
     from mecheval.intervene.table import Effects
 
+    there = ~documents.restored.isnan()  # (sites, roles, n)
+    n = there.sum(-1)
+
+    def mean(values: Tensor) -> list[float]:
+        found: list[float] = (torch.where(there, values, 0).sum(-1) / n).flatten().tolist()
+        return found
+
+    means = zip(*map(mean, (documents.original, documents.corrupted, documents.restored)), strict=True)
+    hits = [None] * n.numel() if documents.hits is None else mean(documents.hits)
+    cells = itertools.product([columns_of(site) for site in documents.sites], documents.roles)
     rows: list[Mapping[str, Any]] = []
-    for s, site in enumerate(documents.sites):
-        for r, role in enumerate(documents.roles):
-            there = ~documents.restored[s, r].isnan()
-            n = int(there.sum())
-            original, corrupted, restored = (
-                float(p[there].mean()) for p in (documents.original, documents.corrupted, documents.restored[s, r])
-            )
-            gap = original - corrupted
-            attribution = original - restored if documents.direction == "destroy" else restored - corrupted
-            row = {
-                **columns_of(site), "role": role, "corruption": documents.corruption, "direction": documents.direction,
-                "original": original, "corrupted": corrupted, "restored": restored, "attribution": attribution,
-                "share": attribution / gap if gap >= MIN_GAP else float("nan"), "n": n,
-            }  # fmt: skip
-            if documents.hits is not None:
-                row["hits"] = float(documents.hits[s, r][there].mean())
-            rows.append(row)
+    for (of, role), (original, corrupted, restored), hit, count in zip(
+        cells, means, hits, n.flatten().tolist(), strict=True
+    ):
+        gap = original - corrupted
+        attribution = original - restored if documents.direction == "destroy" else restored - corrupted
+        rows.append({
+            **of, "role": role, "corruption": documents.corruption, "direction": documents.direction,
+            "original": original, "corrupted": corrupted, "restored": restored, "attribution": attribution,
+            "share": attribution / gap if gap >= MIN_GAP else float("nan"), "n": count,
+            **({} if hit is None else {"hits": hit}),
+        })  # fmt: skip
     return Effects(rows)
 
 

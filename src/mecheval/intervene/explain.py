@@ -123,9 +123,10 @@ def likeliest_of_each(task: Task, logits: Tensor, right: Sequence[int], top: int
     Answers whose probabilities agree to a millionth are ordered by token id, so that rounding errors play no role.
     """
     p = logits.double().softmax(-1).cpu()
-    order = p.mul(1e6).round().sort(dim=-1, descending=True, stable=True).indices
+    size = p.shape[-1]
+    rank = p.mul(1e6).round().mul(size) - torch.arange(size)  # whole numbers, no two of them equal
     found = []
-    for row, tokens in enumerate(order[:, :top].tolist()):
+    for row, tokens in enumerate(rank.topk(min(top, size)).indices.tolist()):
         listed = tokens if right[row] in tokens else [*tokens, right[row]]
         found.append(tuple(Answer(task.symbol(token), float(p[row, token]), token == right[row]) for token in listed))
     return found

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mecheval.intervene.grid import answer_likelihood, likelihood, right
+from mecheval.intervene.grid import answer_likelihood, joined, likelihood, right
 from mecheval.intervene.mechanism import Cell, Depths, Finding, Rule, retrieving, route
 from mecheval.intervene.places import NEAR
 from mecheval.intervene.trial import Trial, change
@@ -106,10 +106,13 @@ def gather(
     clean, corrupted = clean[rows], corrupted[rows]
     chance = chance_of(clean)
     slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
-    (found, hits), (lost, _) = (
-        np.concatenate([*(likelihood(model, batch[some], _both).numpy() for some in slices), np.empty((2, 0))], axis=1)
-        for batch in (whole, spoilt)
-    )
+    if 2 * len(whole) <= at_once:  # few documents: one pass over all costs little more than over half of them
+        (found, lost), (hits, _) = likelihood(model, joined([whole, spoilt]), _both).view(2, 2, -1).numpy()
+    else:
+        (found, hits), (lost, _) = (
+            np.concatenate([likelihood(model, batch[some], _both).numpy() for some in slices], axis=1)
+            for batch in (whole, spoilt)
+        )
     every = np.stack([found, hits, chance_of(whole), lost])
     counts = torch.isin(apart.nonzero()[:, 0], rows).cpu().numpy()
     tried = Trial(model, clean, corrupted, depths, budget, at_once, seed, found[counts], lost[counts])

@@ -125,6 +125,37 @@ def read(
     return Observed(answered, values, inputs)
 
 
+def read_each(
+    model: nn.Module, batches: Mapping[str, Batch], sites: Sequence[str], where: Positions, at_once: int
+) -> dict[str, Observed]:
+    """Read variants of the same documents, all in one pass where no more than `at_once` documents are in it.
+
+    A pass over few documents takes as long as its operations are many, so that two of them cost little more than one.
+    """
+    one, n = next(iter(batches.values())), len(next(iter(batches.values())))
+    if len(batches) * n > at_once or any(batch.tokens.shape != one.tokens.shape for batch in batches.values()):
+        return {name: read(model, batch, sites, where) for name, batch in batches.items()}
+    stacked = {role: at.repeat(len(batches), *[1] * (at.ndim - 1)) for role, at in where.items()}
+    found = read(model, joined(list(batches.values())), sites, stacked)
+    rows = {name: slice(i * n, (i + 1) * n) for i, name in enumerate(batches)}
+    return {
+        name: Observed(
+            found.likelihood[some],
+            {site: {role: x[some] for role, x in at.items()} for site, at in found.values.items()},
+            {block: x[some] for block, x in found.inputs.items()},
+        )
+        for name, some in rows.items()
+    }
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Documents of one length, one batch after the other, with no more than `read` looks at."""
+    tokens, at, answers = (
+        torch.cat([getattr(each, x) for each in batches]) for x in ("tokens", "predict_at", "answers")
+    )
+    return replace(batches[0], tokens=tokens, predict_at=at, answers=answers)
+
+
 def _check(site: str, x: Tensor, tokens: Tensor, axis: int, again: bool) -> None:
     """Raise an error unless a module's activation has the axes of documents and positions and occurs only once."""
     n, length = tokens.shape

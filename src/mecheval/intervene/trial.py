@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mecheval.intervene.edits import Edit, Take, put
-from mecheval.intervene.grid import Observed, answer_likelihood, likelihood, one_by_one, read, run_cells
+from mecheval.intervene.grid import Observed, answer_likelihood, likelihood, one_by_one, read, read_each, run_cells
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, value_first
 from mecheval.intervene.places import named_between, positions
@@ -63,7 +63,7 @@ class Trial:
         self, model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int,
         original: Floats, lost: Floats,
     ) -> None:  # fmt: skip
-        self.model, self.clean, self.depths, self.budget = model, clean, depths, budget
+        self.model, self.clean, self.depths, self.budget, self.at_once = model, clean, depths, budget, at_once
         self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
         self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
         self.where = positions(clean, [*self.kinds, "body"])
@@ -114,7 +114,8 @@ class Trial:
         found, lost = [], []
         for rows in self.slices:
             where = {"question": self.where["question"][rows]}
-            own, theirs = (read(self.model, each[rows], [begins, *sites], where) for each in (self.clean, other))
+            batches = {"own": self.clean[rows], "theirs": other[rows]}
+            own, theirs = read_each(self.model, batches, [begins, *sites], where, self.at_once).values()
             before = own.values[begins]["question"] - theirs.values[begins]["question"]
             values = {site: {"question": theirs.values[site]["question"] + before} for site in sites}
             found.append(self._answered(self.clean[rows], own, values, where, sites, ["question"]))
@@ -228,7 +229,7 @@ class Trial:
         """(cells, n) likelihoods of some documents for each `Ask`."""
         where = {role: self.where[role][rows] for role in roles}
         batches = {"": self.clean[rows]} | {ask.corruption: self.batches[ask.corruption][rows] for ask in asks}
-        known = {name: read(self.model, batch, sites, where) for name, batch in batches.items()}
+        known = read_each(self.model, batches, sites, where, self.at_once)
         if "body" in where:
             self._look_ahead(batches, known, where["body"])
         answered = []
