@@ -18,12 +18,12 @@ import pytest
 
 import mecheval as me
 from commands import Command
-from mecheval.analysis.weights import pretrained_files, pretrained_origin
 from mecheval.cli.commands import tree
 from mecheval.cli.options import given_options
 from mecheval.config.presets import place
 from mecheval.errors import UnknownName
 from mecheval.mixers import MIXERS
+from mecheval.store.published import pretrained_files, pretrained_origin
 from mecheval.store.schema import TABLES
 from mecheval.studies import STUDIES, scales, study_points
 from mecheval.sweep import Job, LocalEngine, work
