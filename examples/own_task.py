@@ -66,7 +66,7 @@ if __name__ == "__main__":
     parser.add_argument("--store", default="mecheval-store")
     given = parser.parse_args()
     config = me.run_config("backwards", given.mixer, "laptop", steps=given.steps, batch_size=64, lr=3e-3)
-    run = me.train(config, given.store)  # or goes on, or returns at once: a config is never trained twice
+    run = me.train(config, given.store)  # resumes an interrupted run, and never trains a config twice
     lm, task = me.load_lm(run.weights / "last.safetensors"), config.build_task()
     clean = task.sample(320, "test")
     effects = me.interchange(lm, clean, task.corrupt(clean))

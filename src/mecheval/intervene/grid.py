@@ -345,13 +345,13 @@ def _state_listeners(lm: LM, site: Site, edits: Sequence[tuple[int, int, Tensor,
 
     def change(y: Tensor) -> Tensor:
         x = kept.pop("input")
-        read_, told = x.clone(), torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+        read_, kept_own = x.clone(), torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
         for first, last, places, values in edits:
             until = places if places.ndim == 1 else places.max(1).values
             past = torch.arange(x.shape[1], device=x.device) <= until[:, None]
             read_[first:last] = torch.where(past[..., None], values.to(x), x[first:last])
-            told[first:last] = past
-        return torch.where(told[..., None], y, mixer(read_))
+            kept_own[first:last] = past
+        return torch.where(kept_own[..., None], y, mixer(read_))
 
     assert site.block is not None
     return {Site(site.block, "mixer.input", "mixer"): keep, Site(site.block, "mixer.output", "mixer"): change}

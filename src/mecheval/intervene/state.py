@@ -148,11 +148,11 @@ def _sweep(
         differ = (source.x != base.x).any(-1).cumsum(1) > 0
         documents, until = (wanted & differ & (position < end[:, None])).nonzero(as_tuple=True)
         for some in torch.arange(len(documents)).split(max(1, int(budget_mb * 2**20) // document_bytes(lm, length))):
-            rows, told = documents[some], (position <= until[some, None])[..., None]
-            read, said = torch.where(told, source.x[rows], base.x[rows]), base.y[rows]
+            rows, past = documents[some], (position <= until[some, None])[..., None]
+            read, said = torch.where(past, source.x[rows], base.x[rows]), base.y[rows]
             listeners: dict[str, Listener] = {
                 f"blocks.{layer}.mixer.input": lambda x, read=read: read,  # type: ignore[misc]
-                f"blocks.{layer}.mixer.output": lambda y, told=told, said=said: torch.where(told, said, y),  # type: ignore[misc]
+                f"blocks.{layer}.mixer.output": lambda y, past=past, said=said: torch.where(past, said, y),  # type: ignore[misc]
             }
             with listening(lm, listeners):
                 logits = lm.resume(layer, base.h[rows], end[rows])

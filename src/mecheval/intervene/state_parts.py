@@ -141,8 +141,8 @@ class _Part:
     def replaced(self, clean: Batch, corrupted: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Likelihoods (n,) of clean documents, of corrupted ones, and of these with the clean part of the state."""
         source, base = one_pass(self.lm, clean, self.layer), one_pass(self.lm, corrupted, self.layer)
-        mixer, form, told = self.mixer, form_of(self.mixer), self._told(base.x)
-        spliced = torch.where(told, source.x, base.x)  # the inputs that replace the mixer's whole state
+        mixer, form, past = self.mixer, form_of(self.mixer), self._past(base.x)
+        spliced = torch.where(past, source.x, base.x)  # the inputs that replace the mixer's whole state
         if form is None and self.head is None:
             return source.likelihood, base.likelihood, self._answer(base, corrupted, mixer(spliced))
         output = "heads" if form is None else form.output
@@ -152,7 +152,7 @@ class _Part:
             seen = seen_by(mixer, base.x, form.inputs)
             if self.direction is None:  # a convolution still reaches the other document's inputs
                 beyond = seen_by(mixer, spliced, form.inputs)
-                seen = {name: torch.where(_like(told, x), x, beyond[name]) for name, x in seen.items()}
+                seen = {name: torch.where(_like(past, x), x, beyond[name]) for name, x in seen.items()}
             memory = form.build(mixer, seen_by(mixer, source.x, form.inputs))
             out = self._read(form.build(mixer, seen), memory.after(self.until), memory)
         if self.head is not None and self.direction is None:
@@ -186,7 +186,7 @@ class _Part:
         if not 0 <= self.head < heads:
             raise UserError(f"layer {self.layer} has heads 0 to {heads - 1} (got {self.head}).")
 
-    def _told(self, x: Tensor) -> Tensor:
+    def _past(self, x: Tensor) -> Tensor:
         """(n, L, 1) whether a position contributes to the replaced state."""
         return (torch.arange(x.shape[1], device=x.device) <= self.until[:, None])[..., None]
 
@@ -234,7 +234,7 @@ class _Part:
 
     def _answer(self, base: Pass, batch: Batch, said: Tensor) -> Tensor:
         """p(answer) (n,) if the mixer's output is `said` after the position and unchanged up to there."""
-        mixed = torch.where(self._told(base.x), base.y, said)
+        mixed = torch.where(self._past(base.x), base.y, said)
         listeners: dict[str, Listener] = {f"blocks.{self.layer}.mixer.output": lambda _: mixed}
         with listening(self.lm, listeners):
             logits = self.lm.resume(self.layer, base.h, batch.predict_at[:, 0])
@@ -245,9 +245,9 @@ class _Part:
         return torch.where(missing.cpu(), torch.nan, found)
 
 
-def _like(told: Tensor, x: Tensor) -> Tensor:
-    """`told` (n, L, 1) with as many axes as x (n, L, ...)."""
-    return told.view(*told.shape[:2], *[1] * (x.ndim - 2))
+def _like(past: Tensor, x: Tensor) -> Tensor:
+    """`past` (n, L, 1) with as many axes as x (n, L, ...)."""
+    return past.view(*past.shape[:2], *[1] * (x.ndim - 2))
 
 
 def _part(lm: LM, batch: Batch, layer: int, after: str | int, head: int | None, direction: Direction | None) -> _Part:

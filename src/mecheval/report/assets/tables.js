@@ -1,7 +1,7 @@
 // Tables that sort, filter, open and grow on demand; and chips that filter tables and charts together.
 
 const STEP = 50;
-const BRIEF = 12; // rows that nobody has to be told the number of
+const BRIEF = 12; // largest number of rows for which no count is shown
 const LONG = 24; // characters from which a cell may break its lines
 
 // columns: [{ name, value(row), show(row)?, number?, hidden?(), main? }]; rows: plain numbers; details(row): what a row opens;
