@@ -134,13 +134,13 @@ def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> 
     )
 
 
-def finding_in(evidence: Evidence, rule: Rule = Rule()) -> Finding:  # noqa: B008 (frozen)
+def finding_in(evidence: Evidence) -> Finding:
     """The rule's finding for these documents alone, however few, without a statement of how certain it is."""
     if evidence.meaning.value is None or not evidence.n or not evidence.cells:
         return Finding("undetermined", reason="there is no recall here in which key, value and query stand apart")
     row = _Sums(evidence, evidence.cells).means(np.ones((1, evidence.n)))[0]
     share = dict(zip(evidence.cells, _shares(row, len(evidence.cells)), strict=True))
-    return _find(share, row, evidence.depths, rule, evidence.inner, evidence.meaning)
+    return _find(share, row, evidence.depths, Rule(), evidence.inner, evidence.meaning)
 
 
 def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | None, meaning: Meaning) -> Finding:

@@ -1,31 +1,42 @@
-"""One layer: norm, sequence mixer, residual; then, in transformer blocks, norm, MLP, residual."""
+"""One layer: norm, sequence mixer, residual; then, in transformer blocks, norm, MLP, residual.
+
+It also has the initialisation of blocks, and finds the short convolutions of custom mixers, which become sites.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.mixers import Mixer
-from mecheval.mixers.parts import RMSNorm
+from mecheval.mixers.parts import OwnLinear, RMSNorm
 from mecheval.model.canon import Canon, Slot
-from mecheval.model.found import found_convolutions
 from mecheval.ops.pieces import continued
 from mecheval.ops.queries import take
 from mecheval.sites import Tap, taps
 
 AFTER_MIXER = ("mixer.output", "canon_c", "mlp.input", "canon_d", "mlp.output", "output")
 """Sites of a block from its mixer's output on."""
+STD = 0.02
+"""Standard deviation of initial weights."""
+LONGEST = 64
+"""Largest number of taps of a short convolution."""
+DOCUMENTS, LENGTH = 3, 7
+"""Numbers of documents and tokens of the trial run that shows which axis is which."""
 
 
 class MLP(nn.Module):
     """fc2(gelu(fc1(h))), with the exact GELU."""
 
-    def __init__(self, d_model: int, multiple: int = 4) -> None:
+    def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(d_model, multiple * d_model)
-        self.fc2 = nn.Linear(multiple * d_model, d_model)
+        self.fc1 = nn.Linear(d_model, 4 * d_model)
+        self.fc2 = nn.Linear(4 * d_model, d_model)
 
     def forward(self, h: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
@@ -128,3 +139,92 @@ class Block(nn.Module):
         both = own | inside
         self._after = [both[name] for name in AFTER_MIXER if name in both]
         return {name: both[name] for name in (*order, "mlp.output", "output") if name in both}
+
+
+class Through:
+    """A forward hook that passes a convolution's output through its tap; an object, so that copies have their own."""
+
+    def __init__(self, tap: Tap) -> None:
+        self.tap = tap
+
+    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+        """The output, or what a listener returns for it."""
+        return self.tap(output)
+
+
+def found_convolutions(mixer: nn.Module, d_model: int) -> dict[str, Tap]:
+    """Name -> tap of each short `nn.Conv1d` of a custom mixer whose output is (documents, channels, positions or more).
+
+    They are found in a trial run on zeros; a mixer that fails in it has none. Built-in mixers declare their sites.
+    """
+    if isinstance(mixer, Mixer):
+        return {}
+    named = {name for name, _ in taps(mixer)}
+    some = {
+        name: module
+        for name, module in mixer.named_modules()
+        if isinstance(module, nn.Conv1d) and 1 < module.kernel_size[0] <= LONGEST and name and name not in named
+    }
+    found: dict[str, Tap] = {}
+    for name in some if not some else _run_through(mixer, some, d_model):
+        found[name] = Tap(name, "B C L", kind="short_conv")
+        some[name].register_forward_hook(Through(found[name]))
+    return found
+
+
+def _run_through(mixer: nn.Module, some: dict[str, nn.Conv1d], d_model: int) -> list[str]:
+    """The convolutions that one run passes exactly once, with positions on the last axis."""
+    shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in some}
+
+    def watch(name: str) -> Any:
+        def look(module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+            shapes[name].append(tuple(output.shape))
+
+        return look
+
+    hooks = [module.register_forward_hook(watch(name)) for name, module in some.items()]
+    training = mixer.training
+    weight = next(iter(some.values())).weight
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            mixer.eval()(torch.zeros(DOCUMENTS, LENGTH, d_model, dtype=weight.dtype, device=weight.device))
+    except Exception:  # problems of a mixer are reported when it is checked or trained
+        return []
+    finally:
+        mixer.train(training)
+        for hook in hooks:
+            hook.remove()
+
+    def fits(seen: list[tuple[int, ...]]) -> bool:
+        return len(seen) == 1 and len(seen[0]) == 3 and seen[0][0] == DOCUMENTS and seen[0][2] >= LENGTH
+
+    return [name for name, seen in shapes.items() if fits(seen)]
+
+
+def init_transformer(blocks: list[Block], layers: int) -> None:
+    """All linear maps N(0, 0.02) with zero bias; those named out_proj or fc2 N(0, 0.02/√(2 layers)).
+
+    Convolutions, norms and bare parameters keep the values of their constructors, and so does a custom mixer
+    and every `OwnLinear`. `layers` is the number of layers of the model.
+    """
+    residual_std = STD / math.sqrt(2 * layers)
+    for block in blocks:
+        parts = [*([block.mlp] if block.has_mlp else []), *([block.mixer] if isinstance(block.mixer, Mixer) else [])]
+        for name, module in ((n, m) for part in parts for n, m in part.named_modules()):
+            if isinstance(module, nn.Linear) and not isinstance(module, OwnLinear):
+                scaled = name.rsplit(".", 1)[-1] in ("out_proj", "fc2")
+                nn.init.normal_(module.weight, std=residual_std if scaled else STD)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def init_mamba(blocks: list[Block], layers: int) -> None:
+    """Linear maps keep PyTorch's uniform default; each out_proj is divided by √layers.
+
+    Their only bias, dt_proj's, keeps the softplus inverse that Mamba gave it.
+    """
+    for block in blocks:
+        out_proj = getattr(block.mixer, "out_proj", None)
+        if isinstance(block.mixer, Mixer) and isinstance(out_proj, nn.Linear):
+            nn.init.kaiming_uniform_(out_proj.weight, a=math.sqrt(5))
+            out_proj.weight.data /= math.sqrt(layers)

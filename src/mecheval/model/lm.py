@@ -14,9 +14,8 @@ from mecheval.errors import UnknownName, UserError
 from mecheval.mixers import MIXERS
 from mecheval.mixers.base import make_mixer
 from mecheval.mixers.pattern import fill, is_pattern, option_names, read_pattern, split_options
-from mecheval.model.block import Block
+from mecheval.model.block import STD, Block, init_mamba, init_transformer
 from mecheval.model.canon import add_canon
-from mecheval.model.init import STD, init_mamba, init_transformer
 from mecheval.ops.pieces import NOTHING_READ, State, reading, tokens_before
 from mecheval.sites import Site, Tap
 from mecheval.types import Positions

@@ -142,7 +142,7 @@ def hessian_products(lm: LM, seen: Questions) -> tuple[Matvec, float, int]:
     return product, float(loss.detach()), flat.numel()
 
 
-def top_eigenvalues(product: Matvec, size: int, count: int, seed: int = 0, most: int = MOST_STEPS) -> list[float]:
+def top_eigenvalues(product: Matvec, size: int, count: int, seed: int = 0) -> list[float]:
     """The largest eigenvalues of a symmetric matrix, given its product with a vector, in descending order (Lanczos).
 
     All basis vectors are kept orthogonal. Iteration stops when the residuals are below CLOSE.
@@ -165,7 +165,7 @@ def top_eigenvalues(product: Matvec, size: int, count: int, seed: int = 0, most:
         enough = min(count, size)
         errors = rest * vectors[-1, -enough:].abs()
         scale = max(1e-12, float(values.abs().max()))
-        if len(diagonal) >= min(most, size) or (len(diagonal) >= enough and float(errors.max()) <= CLOSE * scale):
+        if len(diagonal) >= min(MOST_STEPS, size) or (len(diagonal) >= enough and float(errors.max()) <= CLOSE * scale):
             return [float(each) for each in values.flip(0)[:enough]]
         beside.append(rest)
         basis.append(image / rest)
