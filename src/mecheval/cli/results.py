@@ -19,7 +19,7 @@ results = typer.Typer(help="Publish runs with the package.", no_args_is_help=Tru
 app.add_typer(results, name="results")
 
 OFFERED = ("ar", "atr"), (32, 64)
-"""Studies and widths of which the best run of each mixer is a pretrained model."""
+"""The studies and widths for which the best run of each mixer becomes a pretrained model."""
 
 
 @results.command("add")
@@ -78,7 +78,7 @@ def refresh(
 def _best(store: Store, results: Path) -> list[RunFolder]:
     """For each mixer and width the run with the highest dev accuracy, over learning rates and seeds.
 
-    A published run counts, too, so that a worse one of this store never takes its place, nor an unfinished copy of it.
+    Published runs count, too, so that neither a worse run of this store nor an unfinished copy replaces one.
     """
     from mecheval.store.published import Published
     from mecheval.store.schema import WHOLE

@@ -44,7 +44,7 @@ IN_PAPERS = (
 )  # fmt: skip
 """Columns of runs in LaTeX and Markdown; CSV and JSON have all."""
 ROWS = 10_000
-"""Rows of an answer that are written at a time."""
+"""Number of rows of a result that are written at a time."""
 STYLES = {"ok": "green", "unfinished": "yellow", "no checksums": "yellow", "damaged": "bold red"}
 """The style of each state that `mecheval verify` finds."""
 
@@ -116,7 +116,7 @@ def train(
 
 
 def _show_plan(config: RunConfig, store: Store, as_json: bool) -> None:
-    """Print what a run would be, and how long it would take."""
+    """Print the config and the size of a run, and how long it would take."""
     from mecheval.training.plan import plan
 
     with aside.status("timing a few steps"):
@@ -194,7 +194,7 @@ def query(
 
 
 def _end_late() -> None:
-    """End this process where DuckDB does not heed that a query was stopped."""
+    """End this process if DuckDB ignores that a query was interrupted."""
     complain(TOO_LONG)
     sys.stderr.flush()
     os._exit(2)

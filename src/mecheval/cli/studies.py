@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # slow to import
     Grid = tuple[Study, list[Point]]
 
 MOST_CORES = 10**6
-"""Most cores or GPUs for a run on a cluster."""
+"""Largest number of cores or GPUs for a run on a cluster."""
 Only = Annotated[
     list[str] | None, typer.Option(metavar="AXIS=VALUES", help="Only runs with these values: mixer=mamba,attention.")
 ]
@@ -176,7 +176,7 @@ def study(
         began, worked_on = time.monotonic(), 0
 
         def train(plans: Sequence[Grid], title: str = title) -> int:
-            """Bring the runs of these plans to their end; return how many failed."""
+            """Finish the runs of these plans, and return how many failed."""
             nonlocal worked_on
             with stoppable():
                 jobs = [Job(point.config, study.splits, tracked) for study, points in plans for point in points]

@@ -71,9 +71,9 @@ def list_sites(
 
 DRAWING = "drawing documents (the first time, this compiles the sampler)"
 STATISTICS_FROM, STATISTICS_TOKENS = 1000, 1 << 24
-"""Documents that the statistics are about, unless these would have more tokens than the second number."""
+"""Number of documents for the statistics, and the largest number of their tokens."""
 MOST_SHOWN, MOST_TOKENS = 10_000, 5000
-"""Most documents that are shown at once, and most tokens of one whose tree is drawn."""
+"""Largest number of documents shown at once, and of tokens of a document whose tree is drawn."""
 
 
 @app.command(context_settings=ANY_OPTION, short_help="Show documents of a task with their roles.")

@@ -37,7 +37,7 @@ MARKS = {
 }
 """Name, colour and shape of each corruption and direction that a verdict looks at."""
 WIDTH, LINE = 300, 30
-"""Pixels of a panel of shares across, and from one position to the next."""
+"""Width of a panel of shares, and distance from one position to the next, in pixels."""
 
 
 def calibration(frame: pd.DataFrame, title: str = TITLE) -> vl.Chart:

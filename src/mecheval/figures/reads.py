@@ -17,18 +17,18 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 MOST_TOKENS = 80
-"""Tokens of the longest document that is drawn: more cannot be read."""
+"""Largest number of tokens of a document that is drawn; more could not be read."""
 STEP, WIDE, HIGH = 13, 74, 22
-"""Pixels of a cell: on the map of a document, and across and down on that of the mixers."""
+"""Size in pixels of a cell on the map of a document, and its width and height on the map of mixers."""
 SIGNED = {
     "domain": [-1, -0.5, 0, 0.5, 1], "range": ["#a33d0f", "#f0b48f", "#ffffff", "#55a3f6", "#072e55"], "clamp": True,
     "interpolate": "rgb",
 }  # fmt: skip
 """The scale from shares to colours: against the result, none of it, all of it; beyond, the colours of its ends."""
 STRIP, CHANGE = 70, "#9bc8f9"
-"""Pixels of the strip of a state, down, and the colour of its bars."""
+"""Height in pixels of the strip of a state, and the colour of its bars."""
 LEAST = 0.005
-"""Smaller shares are left white."""
+"""Smallest share that is coloured."""
 
 
 def reads(

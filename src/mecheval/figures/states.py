@@ -16,15 +16,15 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 HALF = 0.5
-"""From this restored share on, an association counts as being in the state."""
+"""Smallest restored share at which an association counts as being in the state."""
 FEWEST = 0.1
-"""Offsets that a smaller share of the documents reach are not shown: a handful of documents decides there."""
+"""Smallest share of documents that must reach an offset for it to be shown."""
 SIDE, NARROW = (420, 200), 90
-"""Pixels of the panel of offsets, across and down, and of that of the landmarks across."""
+"""Width and height of the panel of offsets, and width of that of the landmarks, in pixels."""
 AFTER_VALUE = 3
-"""Tokens after the value whose numbers a table shows: a short convolution reaches so far."""
+"""Number of tokens after the value that a table shows, because a short convolution reaches them."""
 MOST_HUES = 10
-"""Layers with colours of their own; of more, the first ones are drawn."""
+"""Largest number of layers with different colours; of more, only the first are drawn."""
 
 
 def aligned(swept: pd.DataFrame) -> str:

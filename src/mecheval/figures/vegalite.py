@@ -61,7 +61,7 @@ def mixer_marks(mixers: Sequence[str]) -> Mapping[str, tuple[str, str, list[int]
 
 
 def wrapped(text: str, pixels: float, letter: float = LETTER) -> list[str]:
-    """The text in lines of at most so many pixels; a longer word stays whole."""
+    """The text in lines of at most `pixels` pixels; a longer word is not broken."""
     return textwrap.wrap(text, max(8, int(pixels / letter)), break_long_words=False, break_on_hyphens=False) or [""]
 
 
@@ -81,7 +81,7 @@ FILL = {"domain": [step / (len(RAMP) - 1) for step in range(len(RAMP))], "range"
 GAP = 14
 """Usual distance of panels, in pixels."""
 NARROWEST = 320
-"""Pixels that a title may use, however narrow its chart is."""
+"""Smallest width in pixels that a title may use, however narrow its chart is."""
 PARTS = ("vconcat", "hconcat", "layer")
 VEGA = "window.vegaEmbed = vegaEmbed; window.dispatchEvent(new Event('vega'));"
 """The end of the script: it gives Vega to the page and announces that it is ready."""

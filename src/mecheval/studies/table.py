@@ -21,11 +21,11 @@ if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 STATUS = ("status", "step", "seconds", "dev_accuracy", "dev_likelihood", "test_accuracy", "test_likelihood")
-"""What a row has of its run's status."""
+"""Columns of a row that come from its run's status."""
 GAP = {"original": "original", "corrupted": "corrupted"}
 """Likelihoods of the answer without an intervention, which every study reads, and their titles."""
 RANK = ["dev_accuracy", "dev_likelihood"]
-"""What decides which of several runs is the best, the first column first."""
+"""Columns that decide which of several runs is the best, in this order."""
 STATE = "last"
 """The state of a run that studies report, as the paper does."""
 
@@ -34,7 +34,7 @@ STATE = "last"
 class StudyTable:
     """A study's runs: `frame` has a row for each, with these columns in any order.
 
-    - the `axes`: what sets runs apart, e.g. mixer, d_conv, d_model, lr, seed;
+    - the `axes` that distinguish runs, e.g. mixer, d_conv, d_model, lr, seed;
     - `run`, and `STATUS`; a run that the store does not have has the status `missing`;
     - `original`, `corrupted` and the `readings` by name;
     - `verdict`, `agreement`, `chance` (what guessing without recall achieves) and `summary`; and the columns that the
@@ -109,7 +109,7 @@ def study_points(
 
 
 def seeds_in(study: Study, scale: str, store: Store) -> int:
-    """How many seeds, from 0 on, the store has of any run of a study; at least one."""
+    """The number of seeds, counted from 0, that the store has of any run of a study; at least 1."""
     there, grid, seeds = {row["run"] for row in rows_of(store)}, study_points(study, scale), 1
     while any(with_seed(point, seeds).config.id in there for point in grid):
         seeds += 1
@@ -136,7 +136,7 @@ def study_table(study: Study, points: Sequence[Point], store: Store) -> StudyTab
     if study.columns is not None:
         added = study.columns(frame, store)
         frame = frame.join(added, on="run")
-        frame.attrs = added.attrs  # what a figure needs and no column holds
+        frame.attrs = added.attrs  # what a figure needs in addition to columns
     return StudyTable(study, tuple(axes), tuple(study.readings), frame)
 
 
@@ -155,7 +155,7 @@ def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
 
 
 def _readings(study: Study, frame: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """original, corrupted and the study's readings, by run."""
+    """The columns original, corrupted and the study's readings, by run."""
     import pandas as pd
 
     names = [*GAP, *(reading.name for reading in study.readings)]
@@ -178,7 +178,7 @@ def _readings(study: Study, frame: pd.DataFrame, store: Store) -> pd.DataFrame:
 
 
 def _verdicts(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """verdict, agreement, chance and summary, by run."""
+    """The columns verdict, agreement, chance and summary, by run."""
     import pandas as pd
 
     index = pd.Index(frame["run"].unique(), name="run")
@@ -199,7 +199,7 @@ def _axes(point: Point) -> dict[str, Any]:
 
 
 def one_rate(points: Sequence[Point]) -> list[Point]:
-    """One of the points that differ in the learning rate only."""
+    """One point of each set of points that differ only in the learning rate."""
     rest = {tuple((axis, value) for axis, value in point.axes.items() if axis != "lr"): point for point in points}
     return list(rest.values())
 

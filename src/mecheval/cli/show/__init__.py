@@ -19,7 +19,7 @@ ESCAPED = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", MISSING: "--",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }  # fmt: skip
-"""Characters that LaTeX would obey."""
+"""Characters with a special meaning in LaTeX."""
 
 
 def plain_table(

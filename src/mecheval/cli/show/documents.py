@@ -25,7 +25,7 @@ STYLES = {
 }  # fmt: skip
 """The style of each role."""
 LONGEST, MOST_RULES = 5000, 1000
-"""Most tokens of a document, and most rules of a grammar, that a terminal shows."""
+"""Largest number of tokens of a document, and of rules of a grammar, that a terminal shows."""
 
 
 def legend(task: Task) -> Text:
@@ -40,7 +40,7 @@ def style_of(task: Task, role: str) -> str:
 
 
 def document(task: Task, batch: Batch, row: int) -> Text:
-    """One document with its roles in colour, and below it their positions, which need no colour."""
+    """One document with its roles in colour, and below it their positions, for readers without colours."""
     places = {role: places_of(at, row) for role, at in batch.roles.items()}
     answered = answers_at(batch, row)
     over = [role for role in (task.meaning.value, task.meaning.key) if role]  # what is seen where several coincide

@@ -29,9 +29,9 @@ ENDS = ("input", "output")
 PARTS = (*ENDS, "mixer.input", "mixer.output", "mlp.input", "mlp.output")
 """Sites at the ends of a block and of its parts."""
 WIDEST, NARROWEST = 9, 6
-"""Most and fewest characters of a cell of the map, including the space after it."""
+"""Largest and smallest width of a cell of the map in characters, including the space after it."""
 FAINT, STRONG = 0.05, 0.5
-"""Below the first, numbers have no colour; from the second on they are also bold."""
+"""Smallest numbers that are coloured, and that are also bold."""
 BRIGHTEST = 3
 """Step of the colour ramp for 1 on a dark background; paler steps look white."""
 RIGHT = "✓"
@@ -47,7 +47,7 @@ def among(sites: Iterable[Site], names: Sequence[str]) -> list[Site]:
 
 
 def run_text(run: str, title: str, about: str, evaluation: Mapping[str, Any] | None) -> Text:
-    """Which run this is, and its scores if they were measured."""
+    """The run's id and title, and its scores if they were measured."""
     text = Text.assemble((title, "bold"), f"\nrun {run}, {about}")
     if evaluation is None:
         return text

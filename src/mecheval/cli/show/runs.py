@@ -26,17 +26,17 @@ if TYPE_CHECKING:  # slow to import
 STYLES = {"running": "cyan", "interrupted": "yellow", "done": "green", "diverged": "magenta", "failed": "bold red"}
 """The style of each status of a run."""
 WIDE = 115
-"""Terminal columns from which the run table is complete."""
+"""Smallest width of a terminal in columns at which the run table is complete."""
 SHORT_ID = 8
-"""Characters of a run's id in a narrow terminal."""
+"""Number of characters of a run's id in a narrow terminal."""
 LEFT, SQUEEZABLE = ("run", "status", "task", "mixer"), ("task", "mixer")
 """Columns of the run table that are aligned left, and those that shrink in a narrow terminal."""
 NARROWEST = 4
-"""Terminal columns to which these shrink at most."""
+"""Smallest width in columns to which these shrink."""
 HUGE = 1e12
 """Numbers from here on are written as a power of ten, or not at all; no real run has one."""
 COLUMNS, CUT = 12, 60
-"""Most columns of a frame and most characters of a cell that a terminal shows."""
+"""Largest number of columns of a frame, and of characters of a cell, that a terminal shows."""
 
 
 @dataclass(frozen=True)
