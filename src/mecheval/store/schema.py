@@ -244,7 +244,7 @@ EFFECTS = Table(
         Column("share", "DOUBLE", "attribution / (original - corrupted); missing if nothing is learnt"),
         Column("share_low", "DOUBLE", "lower end of the 95 % interval of share_apart, if the verdict uses it"),
         Column("share_high", "DOUBLE", "upper end of that interval"),
-        Column("share_apart", "DOUBLE", "the share in documents whose roles are apart; otherwise the same as share", "share"),
+        Column("share_apart", "DOUBLE", "share in documents whose roles are apart; otherwise as share", "share"),
         Column("hits", "DOUBLE", "share of documents with the answer of the swapped document (swap, destroy)", "NULL"),
         DOCUMENTS,
     ),
