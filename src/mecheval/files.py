@@ -41,7 +41,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
 
 
 def check_output(path: str | Path) -> Path:
-    """The path, if a file can be written there, or an error of one line; ask before a long computation."""
+    """The path, or a one-line error if no file can be written there; call it before a long computation."""
     path = Path(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'there is no such folder'}.")

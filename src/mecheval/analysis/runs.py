@@ -40,7 +40,7 @@ STANDARD = ("key", "restore")
 Row = dict[str, Any]
 """A row of one of the store's tables, by column."""
 INTERVAL = ("share_low", "share_high", "share_apart")
-"""Columns of table effects about the documents that a verdict counts: an interval, and the share it belongs to."""
+"""Columns of table effects about the documents that count for a verdict: an interval and its share."""
 PLACE = ("state", "step", "split")
 """Columns that identify one evaluation among those of the same run."""
 

@@ -130,7 +130,7 @@ def intervene(
 
 
 def _announce(mixer: str | None, folder: RunFolder) -> None:
-    """Have the run's custom mixer found in the file that the user names; one of another mixer would have no effect."""
+    """Register the run's custom mixer from the file that the user names; a file of another mixer is an error."""
     if mixer is not None:
         from mecheval import custom
         from mecheval.mixers.pattern import mixers_of

@@ -61,7 +61,7 @@ def add(
 def refresh(
     to: Annotated[Path, typer.Option(help="Folder of published results; default: that of the package.")] = RESULTS,
 ) -> None:
-    """Compute again what reports show of single documents of the published models, after a change of the report."""
+    """Recompute what reports show of single documents of the published models, after a change of the report."""
     with loading():
         from mecheval.report.documents import keep_documents
         from mecheval.store.published import pretrained_files

@@ -121,7 +121,7 @@ class Session:
         return replace(batch, tokens=tokens, answers=targets[:, 0], targets=targets)
 
     def _likeliest(self, *batches: Batch) -> list[list[tuple[str, float, bool]]]:
-        """What the model answers to each of some documents, and how likely."""
+        """The likeliest answers of the model to each document, with their probabilities."""
         tokens = torch.cat([batch.tokens[:, : self.length] for batch in batches])
         at = torch.cat([batch.predict_at[:, 0] for batch in batches])
         with torch.no_grad():

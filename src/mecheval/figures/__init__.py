@@ -59,7 +59,7 @@ def study_charts(table: StudyTable, store: Store, scale: str) -> dict[str, Chart
 
 
 def check_suffix(path: str | Path) -> str:
-    """The suffix of the file, or an error if no figure can be written there; ask before a long computation."""
+    """The suffix of the file, or an error if no figure can be written there; call it before a long computation."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise UserError(f"cannot write a figure as {Path(path).name!r}; choose {', '.join(SUFFIXES)} at the end.")

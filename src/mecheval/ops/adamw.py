@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-"""What is kept for each parameter: running means of its gradient and of the square of it, and the number of steps."""
+"""The state of each parameter: running means of its gradient and of its square, and the number of steps."""
 
 
 class AdamW:
@@ -28,13 +28,13 @@ class AdamW:
         """The moments of each parameter that has had a gradient."""
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Reset all gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Change each parameter that has a gradient."""
+        """Update each parameter that has a gradient."""
         changed = [parameter for parameter in self.parameters if parameter.grad is not None]
         for parameter in changed:
             if not self.state.get(parameter):

@@ -70,7 +70,7 @@ def kept_documents(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
 
 
 def keep_documents(name: str, results: Path = RESULTS) -> None:
-    """Write what the explorer shows of a published model beside its weights, so that no report has to compute it."""
+    """Write what the explorer shows of a published model next to its weights, so that no report has to compute it."""
     path = pretrained_files(results)[name]
     origin = pretrained_origin(path)
     shown = explore(Store(results).folder(origin["run"]))

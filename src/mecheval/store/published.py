@@ -77,7 +77,7 @@ def pretrained_files(results: Path = RESULTS) -> dict[str, Path]:
 
 
 def pretrained_origin(path: Path) -> dict[str, Any]:
-    """Where a pretrained model comes from: run, state, step and config."""
+    """The origin of a pretrained model: run, state, step and config."""
     origin = safetensors_header(path.read_bytes())
     if not isinstance(origin, dict):
         raise UserError(f"{path} does not say which model it is.")
@@ -85,13 +85,13 @@ def pretrained_origin(path: Path) -> dict[str, Any]:
 
 
 def pretrained_file(folder: RunFolder) -> Path | None:
-    """The weights of a published run, which lie beside the runs; None if they are not published."""
+    """The weights of a published run, or None if they are not published."""
     files = pretrained_files(folder.path.parents[1]).values()
     return next((path for path in files if pretrained_origin(path)["run"] == folder.id), None)
 
 
 def is_published(folder: RunFolder) -> bool:
-    """Whether a run belongs to published results, to which interventions add nothing."""
+    """Whether a run belongs to published results, which interventions never change."""
     return bool(pretrained_files(folder.path.parents[1]))
 
 

@@ -60,7 +60,7 @@ class Store:
     def __init__(self, path: str | Path, name: str = "") -> None:
         self.path = Path(path)
         self.name = name or str(path)
-        """What messages call it: its path, or the URL of which it is a copy."""
+        """The name of the store in messages: its path, or the URL of which it is a copy."""
 
     def exists(self) -> bool:
         """Whether there is a store at this path, even an empty one."""

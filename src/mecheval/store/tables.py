@@ -62,7 +62,7 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 
 _KEPT = threading.local()
-"""For each thread, the databases of `scratch` by process."""
+"""The databases of `scratch`, by thread and process."""
 
 
 def connect() -> DuckDBPyConnection:

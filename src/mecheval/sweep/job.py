@@ -41,7 +41,7 @@ def grid(base: Mapping[str, Any], **axes: Sequence[Any]) -> list[Point]:
     rates = len(axes["lr"]) if [*axes][-1:] == ["lr"] else 1
     for number, values in enumerate(product(*axes.values())):
         place = dict(zip(axes, values, strict=True))
-        again = number % rates  # only the learning rate is another one
+        again = number % rates  # only the learning rate differs
         config = points[-1].config.with_rate(place["lr"]) if again else run_config(**{**base, **place})
         points.append(Point(place, config))
     return points
