@@ -174,7 +174,7 @@ class Grammar:
         return cls(top.get("head", "right"), terminals, rules, heads, start)
 
     def save(self, path: str | Path) -> None:
-        """Write the grammar as JSON to a file whose name ends in .json; loading it gives the same grammar to the last bit."""
+        """Write the grammar as JSON to a file whose name ends in .json; loading it gives the same grammar exactly."""
         if Path(path).suffix.lower() != ".json":
             raise UserError(f"cannot write a grammar as {str(path)!r}; choose .json at the end.")
         write_atomic(path, json.dumps(self.to_dict(), indent=1) + "\n")
