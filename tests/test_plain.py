@@ -42,7 +42,7 @@ def test_yaml_means_what_it_means_elsewhere(text: str) -> None:
         ("{a: " * 101, "line 1: it is nested more than 100 deep"),
         (LAUGHS, "line 7: it holds more than 800,000 values"),
         ("a: &a [*a]", "line 1: the alias *a does not refer to an earlier value"),
-        ("a: *b", "line 1: the alias *b stands for nothing"),
+        ("a: *b", "line 1: the alias *b does not refer to an earlier value"),
         ("? [a]\n: 1", "line 1: a list or mapping cannot be a name"),
         ("x: 1\n{a: 1}: 2", "line 2: a list or mapping cannot be a name"),
         ("x: 1\nx: 2", "line 2: 'x' is given twice"),

@@ -178,7 +178,7 @@ def test_a_mistake_is_one_line_that_names_field_and_choices(options: dict[str, A
         ("task: ar\nmixer: attention\nmodel: 64", "model: must be a mapping of names to values (got 64)."),
         ("task: ar\ntask: atr", "line 2: 'task' is given twice"),
         ("task: [", "is not YAML"),
-        ("- task", "must be a mapping of names to values (got list)"),
+        ("- task", "must contain a mapping of names to values (got list)"),
         (
             "task: !!python/object/apply:os.system ['true']",
             "line 1: the tag tag:yaml.org,2002:python/object/apply:os.system is",
