@@ -106,7 +106,7 @@ class Session:
         return {"answers": answers, "map": self._map(effects), "verdict": _judged(effects)}
 
     def _edited(self, batch: Batch, words: Sequence[str]) -> Batch:
-        """The document with other tokens. Where the answer is the token at the value, it changes with it."""
+        """The document with other tokens. If the answer is the token at the value, it changes with it."""
         if len(words) != self.length:
             raise UserError(f"the document has {self.length} tokens (got {len(words)}).")
         if unknown := [word for word in words if word not in self.tokens]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # it needs torch
     from mecheval.intervene.explain import Answers, Explanation
 
 ROOM = 14
-"""Most tokens in a row; of a longer document, the surroundings of the roles are shown."""
+"""Largest number of tokens in a row; of a longer document, only the surroundings of the roles are shown."""
 BAND, LINE, SPACE = 15.0, 15.0, 26.0
 """Height of a layer, height of an answer, and space between two rows, in pixels."""
 BAR = 90.0
@@ -26,7 +26,7 @@ BAR = 90.0
 CLEAN, WRONG = RAMP[7], "#b3261e"
 """Colours of what comes from the clean document, and of the symbol that replaces its key."""
 READS = "The model reads a row of tokens and says what follows. The corrupted document has another {key}."
-PATCH = "Dot: the clean activation ({site}) is patched in here, and all that follows is computed anew."
+PATCH = "Dot: the clean activation ({site}) is patched in here, and all that follows is recomputed."
 
 
 @dataclass(frozen=True)

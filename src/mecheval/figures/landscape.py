@@ -22,7 +22,7 @@ FINE = 105
 LEVELS = 10
 """Colours of the plane, from the smallest loss to the largest that is distinguished."""
 SMALL, COARSE, ACROSS = 130, 45, 4
-"""Of the maps of several runs: pixels of a side, cells along it, and how many stand in a row."""
+"""For maps of several runs: side length in pixels, number of cells along it, and number of maps in a row."""
 MOST = 10.0
 """The largest loss that the maps of several runs distinguish: three times that of guessing."""
 LOG, POWERS = {"type": "log"}, {"grid": True, "values": [10.0**n for n in range(-6, 7)], "format": "~g"}

@@ -43,7 +43,7 @@ STEP = vl.field(
 )  # fmt: skip
 """The axis of training steps, by orders of magnitude: what is learnt soon is seen as well as what is learnt late."""
 MOST_LABELS = 10
-"""Most colours whose names stand at the ends of their curves; more have a legend."""
+"""Largest number of colours whose names are written at the ends of their curves; more have a legend."""
 APART = 15.0
 """Smallest distance between two names, in pixels."""
 LABEL: dict[str, Any] = {"angle": 315, "align": "left", "baseline": "middle", "dx": 4, "dy": -4, "fontSize": 11}

@@ -29,9 +29,9 @@ ACCURACY = "dev accuracy"
 SMALL = (220, 130)
 """Pixels of a panel in the figure of mechanisms."""
 LONGEST = 40
-"""Most characters of the title of a panel."""
+"""Largest number of characters in the title of a panel."""
 MOST_SITES = 12
-"""Most panels of one run; the built-in mixers need at most six."""
+"""Largest number of panels of one run; the built-in mixers need at most six."""
 AXES = ("task", "mixer", "d_model", "n_layers", "lr", "seed")
 """Columns of table runs that tooltips show."""
 COLUMNS = {"share": "share_apart", "low": "share_low", "high": "share_high"}

@@ -17,7 +17,7 @@ _path: ContextVar[Path] = ContextVar("mecheval_ops_path", default="auto")
 
 @contextmanager
 def path(name: Path) -> Iterator[None]:
-    """Inside this context every op takes the named path; "auto" is fast wherever fast applies."""
+    """Make every operation take the named path while the context lasts; "auto" is fast wherever that applies."""
     if name not in ("auto", "reference", "fast"):
         raise ValueError(f"unknown ops path {name!r}; choices: auto, reference, fast")
     token = _path.set(name)

@@ -61,7 +61,7 @@ _now: ContextVar[Piece | None] = ContextVar("mecheval_reading", default=None)
 
 @contextmanager
 def reading(state: State) -> Iterator[Piece]:
-    """Inside, operations continue after what `state` has read; the state itself never changes."""
+    """Let operations continue after what `state` has read while the context lasts; the state itself never changes."""
     token = _now.set(Piece(state))
     try:
         found = _now.get()
@@ -73,7 +73,7 @@ def reading(state: State) -> Iterator[Piece]:
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Inside, operations see whole documents again: for an operation that is made of others."""
+    """Let operations see whole documents again while the context lasts, for an operation that is made of others."""
     token = _now.set(None)
     try:
         yield

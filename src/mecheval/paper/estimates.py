@@ -93,7 +93,7 @@ class Tally:
     seeds: int = MANY  # it takes six runs that agree to decide anything
 
     def interval(self, level: float = LEVEL) -> Ends:
-        """The shares under which so many hits, or so few, would not be rare."""
+        """The shares under which neither this number of hits or more, nor this number or fewer, would be rare."""
         rare = (1 - level) / 2
         low = 0.0 if self.hits == 0 else _solve(lambda p: _at_least(self.hits, self.of, p) < rare)
         high = 1.0 if self.hits == self.of else _solve(lambda p: 1 - _at_least(self.hits + 1, self.of, p) > rare)
@@ -146,7 +146,7 @@ def estimate(values: Sequence[float], documents: int) -> Estimate:
 
 
 def from_paper(values: Sequence[float], documents: int, paper: float, papers_documents: int) -> Estimate:
-    """By how much the mean over our runs exceeds the number of the paper, which is one run more."""
+    """The difference between the mean over our runs and the number of the paper, which counts as one more run."""
     ours, (spread, freedom) = estimate(values, documents), _of_seeds(values, documents)
     return ours - Estimate(paper, _of_documents(paper, papers_documents) + spread, freedom, len(values))
 
@@ -197,7 +197,7 @@ def _of_seeds(values: Sequence[float], documents: int) -> tuple[float, int]:
 
 
 def _at_least(hits: int, of: int, p: float) -> float:
-    """The probability of so many hits or more."""
+    """The probability of at least `hits` hits."""
     return sum(math.comb(of, k) * p**k * (1 - p) ** (of - k) for k in range(hits, of + 1))
 
 

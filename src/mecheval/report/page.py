@@ -36,7 +36,7 @@ The page rounds once more: 97.554 % that came as 97.55 % would be shown as 97.5 
 FIELDS = {"lr": "rate"}
 """What the rows of charts call an axis, where that is not its name: cells may have runs of several rates."""
 DRAWN, FEWEST = 40_000, 24
-"""Most points of all curves of a chart together, more of which slow a page down, and fewest of one curve."""
+"""Largest number of points in all curves of a chart, because more slow a page down, and smallest of one curve."""
 DARK_RAMP = (
     "#25313d", "#263d52", "#274966", "#28557a", "#29618f", "#2a6da4", "#2b79b8", "#5695c8", "#80b0d9", "#abccea",
     "#d6e8fa",

@@ -58,7 +58,7 @@ def run_frame(store: Store) -> pd.DataFrame:
 
 
 def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of the runs of each setting (task, mixer, model, seed), the one with the highest dev accuracy, then likelihood.
+    """The run of each setting (task, mixer, model, seed) with the highest dev accuracy, then likelihood.
 
     A setting whose runs all failed or diverged is there, too, with its first.
     """

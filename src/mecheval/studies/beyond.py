@@ -115,7 +115,7 @@ def capacity(scale: str) -> list[Point]:
 
 
 def hops(scale: str) -> list[Point]:
-    """Every mixer asked for exactly so many hops, among 8 words on a laptop and 75 otherwise."""
+    """Every mixer with each exact number of hops, among 8 words on a laptop and 75 otherwise."""
     base: dict[str, Any] = {"task": "khop", "preset": scale}
     counts: Sequence[int] = (1, 2, 4, 8, 16)
     widths, rates = WIDTHS["ar", scale], RATES["ar", scale]

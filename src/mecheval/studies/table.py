@@ -82,7 +82,7 @@ class StudyTable:
 
 
 def best_rows(frame: pd.DataFrame, setting: Sequence[str]) -> pd.DataFrame:
-    """Of the rows that agree in the columns `setting`, the one with the highest dev accuracy, then dev likelihood.
+    """One of the rows that agree in the columns `setting`: that with the highest dev accuracy, then dev likelihood.
 
     Only runs that are done compete. Where there is none (all diverged, failed or missing), the first stands for them.
     The order of the rows is kept.
