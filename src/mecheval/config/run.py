@@ -50,9 +50,9 @@ class Model(Section):
 
     d_model: int = Field(64, ge=1, le=1 << 17, description="width")
     n_layers: int = Field(2, ge=1, le=1000, description="blocks")
-    positions: Positions | None = Field(None, description="position embeddings; null: what the mixer is used with")
+    positions: Positions | None = Field(None, description="position embeddings; null: the default of the mixer")
     canon: str = Field("", description="letters of Canon convolutions: A mixer, B q k v, C MLP, D inside the MLP")
-    mlp: bool = Field(True, description="an MLP in every block whose mixer is used with one")
+    mlp: bool = Field(True, description="whether blocks have an MLP (those of Mamba never do)")
     later = frozenset({"canon", "mlp"})
 
     @field_validator("canon")
@@ -75,40 +75,42 @@ class Schedule(Section):
     """The learning rate over the steps: a linear warm-up, then a decay."""
 
     warmup: float = Field(
-        0.1, ge=0, le=MOST, description="share of the steps (below 1), or number of steps, of the way up"
+        0.1, ge=0, le=MOST, description="length of the warm-up: share of the steps (below 1) or number of steps"
     )
-    decay: Literal["cosine", "linear", "constant"] = Field("cosine", description="the way down, to 0; or none")
+    decay: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", description="decay to 0 after warm-up, or constant"
+    )
 
 
 class Data(Section):
     """The training data and the number of steps; `epochs` may be given instead of `steps`."""
 
     documents: int | None = Field(
-        100_032, ge=1, le=10**9, description="training set, drawn once; null: fresh ones for ever"
+        100_032, ge=1, le=10**9, description="size of the training set, drawn once; null: new documents at every step"
     )
     batch_size: int = Field(32, ge=1, le=1 << 17, description="documents a step")
     steps: int = Field(ge=1, le=MOST, description="steps of the optimiser")
-    shuffle: bool = Field(False, description="a new order every epoch; the paper keeps one order")
+    shuffle: bool = Field(False, description="use a new order in every epoch; the paper keeps one order")
 
 
 class Evaluate(Section):
     """What is measured during training, on dev, and at the end, on dev and test."""
 
     documents: int = Field(320, ge=1, le=10**9, description="documents each in dev and test")
-    seed: int = Field(0, ge=0, lt=1 << 63, description="which documents; runs that differ in their own seed share them")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of these documents, which runs with different seeds share")
     every: int = Field(500, ge=1, le=MOST, description="steps between evaluations on dev")
     stop_at: float | None = Field(None, gt=0, le=1, description="stop once dev accuracy reaches this")
-    patience: int | None = Field(None, ge=1, le=MOST, description="stop after so many evaluations without a better one")
+    patience: int | None = Field(None, ge=1, le=MOST, description="stop after N evaluations without improvement")
     interchange_every: int | None = Field(
         None, ge=1, le=MOST, description="steps between interventions between layers and after short convolutions"
     )
-    interchange_documents: int = Field(64, ge=1, le=10**6, description="dev documents for those")
+    interchange_documents: int = Field(64, ge=1, le=10**6, description="dev documents for these interventions")
 
 
 class Machine(Section):
     """The device and the number of threads, on which the last digits of results depend."""
 
-    dtype: Literal["float32", "float64"] = Field("float32", description="of weights and activations")
+    dtype: Literal["float32", "float64"] = Field("float32", description="type of weights and activations")
     device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
     threads: int = Field(1, ge=1, le=512, description="threads of one run; many runs side by side beat many threads")
 

@@ -99,7 +99,7 @@ class DeltaNetOptions(MixerOptions):
     num_heads: int = Field(1, ge=1, le=MAX_WIDTH, description="heads")
     use_short_conv: bool = Field(True, description="short convolutions on q, k and v")
     conv_size: int = Field(4, ge=1, le=MAX_TAPS, description="their taps")
-    allow_neg_eigval: bool = Field(False, description="strengths up to 2, so that a step can turn a sign around")
+    allow_neg_eigval: bool = Field(False, description="strengths up to 2, so that a step can reverse a sign")
     added_later = frozenset({"allow_neg_eigval"})
 
 
@@ -159,7 +159,7 @@ class GatedDeltaNetOptions(HeadOptions):
     )
     expand_v: float = Field(2.0, gt=0, le=256, description="width of a head's values for each key channel")
     use_gate: bool = Field(True, description="output gate")
-    allow_neg_eigval: bool = Field(False, description="strengths up to 2, so that a step can turn a sign around")
+    allow_neg_eigval: bool = Field(False, description="strengths up to 2, so that a step can reverse a sign")
 
 
 class KDAOptions(HeadOptions):
@@ -171,7 +171,7 @@ class KDAOptions(HeadOptions):
         None, ge=1, le=MAX_WIDTH, description="width of a head's keys; null: d_model / num_heads"
     )
     expand_v: float = Field(1.0, gt=0, le=256, description="width of a head's values for each key channel")
-    allow_neg_eigval: bool = Field(False, description="strengths up to 2, so that a step can turn a sign around")
+    allow_neg_eigval: bool = Field(False, description="strengths up to 2, so that a step can reverse a sign")
     use_gate: bool = Field(True, description="output gate")
 
 
@@ -214,7 +214,7 @@ class MesaNetOptions(HeadOptions):
     num_heads: int = Field(2, ge=1, le=MAX_WIDTH, description="heads")
     use_short_conv: bool = Field(True, description="short convolutions on q and k")
     head_dim: int | None = Field(None, ge=1, le=MAX_WIDTH, description="width of a head; null: d_model / num_heads")
-    lambda_lower_bound: float = Field(0.25, gt=0, le=1e6, description="least ridge of the regression")
+    lambda_lower_bound: float = Field(0.25, gt=0, le=1e6, description="smallest ridge of the regression")
     use_output_gate: bool = Field(False, description="output gate")
 
 
@@ -231,7 +231,7 @@ class SlidingAttentionOptions(AttentionOptions):
     """Options of attention in a sliding window."""
 
     family, paper = "attention", "Child et al. 2019"
-    window: int = Field(16, ge=1, le=MAX_LENGTH, description="tokens that a position sees, itself among them")
+    window: int = Field(16, ge=1, le=MAX_LENGTH, description="number of tokens that a position sees, including itself")
     use_short_conv: bool = Field(False, description="short convolutions on q, k and v")
     conv_size: int = Field(4, ge=1, le=MAX_TAPS, description="their taps")
 

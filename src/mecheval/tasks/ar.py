@@ -29,9 +29,9 @@ class AROptions(TaskOptions):
     keys: int = Field(4096, ge=1, lt=1 << 24, description="key symbols")
     values: int = Field(4096, ge=1, lt=1 << 24, description="value symbols, disjoint from the keys")
     queries: int = Field(1, ge=1, le=1 << 20, description="queries in a document, about different pairs")
-    query: Literal["key", "value"] = Field("key", description="what is asked; value = reverse recall")
+    query: Literal["key", "value"] = Field("key", description="what the query repeats; value means reverse recall")
     holdout: float = Field(0.0, ge=0, lt=1, description="share of (key, value) pairs that only test asks about")
-    holdout_seed: int = Field(0, ge=0, le=MOST_SEED, description="which pairs those are")
+    holdout_seed: int = Field(0, ge=0, le=MOST_SEED, description="seed that chooses the held-out pairs")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -25,20 +25,20 @@ class ATROptions(TaskOptions):
     max_depth: int = Field(10, ge=1, le=1 << 20, description="levels of nonterminals; children are on deeper levels")
     max_rhs: int = Field(5, ge=2, le=1000, description="L_max, symbols on a right-hand side, the head included")
     max_rules: int = Field(5, ge=1, le=1000, description="R_max, rules of a nonterminal")
-    head: Literal["left", "right"] = Field("right", description="where the head terminal (the parent) stands")
+    head: Literal["left", "right"] = Field("right", description="side of the head terminal (the parent)")
     terminal_weight: float = Field(
         20.0, ge=0, le=1e9, description="r_Σ, weight of a terminal child; a nonterminal has 1"
     )
-    grammar_seed: int = Field(0, ge=0, le=MOST_SEED, description="which grammar is drawn")
+    grammar_seed: int = Field(0, ge=0, le=MOST_SEED, description="seed of the random grammar")
     grammar: dict[str, Any] | None = Field(None, description="a custom grammar (a file or its data) to use instead")
     query: tuple[str, ...] = Field(("parent",), description=f"what is asked: one or more of {', '.join(KINDS)}")
     queries: int = Field(1, ge=1, le=1 << 16, description="queries in a document, all different")
     min_length: int = Field(3, ge=2, le=1 << 20, description="terminals of the shortest document")
     max_length: int = Field(1024, ge=2, le=1 << 20, description="terminals of the longest document")
     holdout: float = Field(0.0, ge=0, lt=1, description="share of (query, answer) symbols that only test asks about")
-    holdout_seed: int = Field(0, ge=0, le=MOST_SEED, description="which combinations those are")
-    root_sibling: bool = Field(False, description="sibling: the root may ask about itself, as in the published program")
-    any_child: bool = Field(False, description="child: the answer is any child, as there; else the rightmost")
+    holdout_seed: int = Field(0, ge=0, le=MOST_SEED, description="seed that chooses the held-out combinations")
+    root_sibling: bool = Field(False, description="sibling: the root may be asked about itself, as published")
+    any_child: bool = Field(False, description="child: the answer is any child, as published, not the rightmost")
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -23,7 +23,7 @@ FIRST = SPECIAL + 1
 class InductionOptions(TaskOptions):
     """Options of the induction task."""
 
-    length: int = Field(256, ge=2, le=1 << 20, description="tokens between BOS and the question, the special one too")
+    length: int = Field(256, ge=2, le=1 << 20, description="tokens between BOS and question, including the special one")
     symbols: int = Field(16, ge=2, le=1 << 20, description="other symbols, which may repeat")
 
 

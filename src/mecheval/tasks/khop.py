@@ -28,11 +28,11 @@ class KHopOptions(TaskOptions):
     """Options of recall over several hops."""
 
     nodes: int = Field(75, ge=2, le=1 << 12, description="words in a document, which form one cycle")
-    hops: int = Field(8, ge=1, le=MOST_HOPS, description="most steps that are asked for")
-    fewest: int = Field(1, ge=1, le=MOST_HOPS, description="fewest steps that are asked for")
-    symbols: int = Field(128, ge=2, le=1 << 20, description="letters; the words of a document differ in their first")
-    shortest: int = Field(1, ge=1, le=64, description="fewest letters of a word")
-    longest: int = Field(1, ge=1, le=64, description="most letters of a word")
+    hops: int = Field(8, ge=1, le=MOST_HOPS, description="largest number of steps that is asked for")
+    fewest: int = Field(1, ge=1, le=MOST_HOPS, description="smallest number of steps that is asked for")
+    symbols: int = Field(128, ge=2, le=1 << 20, description="letters; the words of a document differ in the first one")
+    shortest: int = Field(1, ge=1, le=64, description="smallest number of letters in a word")
+    longest: int = Field(1, ge=1, le=64, description="largest number of letters in a word")
     queries: int = Field(1, ge=1, le=1 << 10, description="questions in a document, all different")
 
     @model_validator(mode="after")

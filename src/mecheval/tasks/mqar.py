@@ -35,9 +35,9 @@ class MQAROptions(TaskOptions):
     pairs: int = Field(4, ge=1, le=1 << 14, description="key-value pairs, each asked once")
     vocab: int = Field(8192, ge=4, le=1 << 20, description="tokens: blank, then keys, then values, half of each")
     power: float = Field(0.01, ge=0, le=10, description="slot s is drawn with weight (s + 1)^(power - 1)")
-    fillers: Fillers = Field("blank", description="between the questions; distinct = random, but never a key of theirs")
-    key_tokens: int = Field(1, ge=1, le=2, description="tokens of a key; of 2, neither is enough to tell a key")
-    reassign: int = Field(0, ge=0, le=1 << 14, description="keys that are written twice; their last value counts")
+    fillers: Fillers = Field("blank", description="tokens between the questions; distinct = random, but never a key")
+    key_tokens: int = Field(1, ge=1, le=2, description="tokens of a key; with 2, neither alone identifies a key")
+    reassign: int = Field(0, ge=0, le=1 << 14, description="number of keys written twice; their last value counts")
     merged: bool = Field(False, description="key and value are one token, one for each combination")
 
     @model_validator(mode="after")

@@ -42,12 +42,12 @@ class WordsOptions(TaskOptions):
     """Options of recall in English."""
 
     statements: int = Field(4, ge=1, le=len(PEOPLE) - 1, description="people in a document, each with a thing")
-    distractors: int = Field(2, ge=0, le=len(OTHERS), description="sentences beside the point, between the statements")
+    distractors: int = Field(2, ge=0, le=len(OTHERS), description="unrelated sentences between the statements")
     ask: Literal["thing", "person"] = Field(
         "thing", description='"Mary has the" -> lamp, or "Who has the lamp?" -> Mary'
     )
     tokenizer: str = Field(
-        "", max_length=1000, description="folder of a Hugging Face tokenizer; empty: one token a word"
+        "", max_length=1000, description="folder of a Hugging Face tokenizer; if empty, one token per word"
     )
 
 
