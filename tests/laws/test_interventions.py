@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from intervene.models import ROUNDED, VARIANTS, pairs, small_lm
-from mecheval.intervene import Intervention, Take, capture, default_sites, interchange, patch, replace_state
-from mecheval.intervene import effects as effects_module
-from mecheval.intervene.grid import one_by_one
+from mecheval.intervene import Intervention, Take, capture, default_sites, grid, interchange, patch, replace_state
 from mecheval.intervene.places import listening
 from mecheval.mixers import MIXERS
 from mecheval.sites import Site
@@ -101,7 +99,13 @@ def test_the_stacked_grid_equals_one_run_for_each_edit(
         ])  # fmt: skip
 
     fast = every()
-    monkeypatch.setattr(effects_module, "run_cells", one_by_one)
+    monkeypatch.setattr(
+        grid,
+        "run_cells",
+        lambda lm, base, edits, cells, where, budget, measure, known: grid.one_by_one(
+            lm, base, edits, cells, where, measure
+        ),
+    )
     plain = every()
     assert len(fast) == len(clean) * (6 * len(sites) + len(others) * 4 + len(states) + 2)
     assert (fast["restored"] - plain["restored"]).abs().max() < 1e-6

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.gather import MIN_GAP, gather
-from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, one_by_one, read, right, run_cells, run_grid
+from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, read, right, run_edits
 from mecheval.intervene.mechanism import Depths, depths_of
 from mecheval.intervene.places import STATE, Answering, Roles, answering, evaluating, place, positions
 from mecheval.model import LM
@@ -198,14 +198,13 @@ def _slice(
     def edits(site: str, role: str) -> Edit:
         return Take(values[site][role])
 
-    run = run_cells if isinstance(model, LM) else one_by_one
-    base_likelihood, edited = run(model, base, edits, cells, where, budget)  # type: ignore[arg-type]
+    base_likelihood, edited = run_edits(model, base, edits, cells, where, budget)
     ends = (base_likelihood, read_likelihood)
     original, lost = ends if direction == "destroy" else ends[::-1]
     hits = None
     if corrupted.counterfactual is not None and direction == "destroy":
         asks = replace(base, answers=corrupted.counterfactual)
-        hits = run(model, asks, edits, cells, where, budget, right)[1]  # type: ignore[arg-type]
+        hits = run_edits(model, asks, edits, cells, where, budget, right)[1]
     return original, lost, edited, hits
 
 
@@ -310,20 +309,19 @@ def ablate(
     if any(site.part == STATE for site in asked):
         raise UserError("ablate: a state can be replaced by another document's (interchange), not edited.")
     where = before_the_answer(batch, positions(batch, roles, seed))
+    cut, cells = cut_after_prediction(batch), [((site, role),) for site in asked for role in where]
     with evaluating(model):
-        budget = int(budget_mb * 2**20)
         if not isinstance(model, LM):
-            read(model, cut_after_prediction(batch), asked, where)  # raises an error if a site does not fit
-        found = run_grid(model, cut_after_prediction(batch), lambda site, role: edit, asked, where, budget)
+            read(model, cut, asked, where)  # raises an error if a site does not fit
+        base, found = run_edits(model, cut, lambda site, role: edit, cells, where, int(budget_mb * 2**20))
     rows = []
-    for s, site in enumerate(asked):
-        for r, role in enumerate(where):
-            there = ~found.edited[s, r].isnan()
-            original, edited = float(found.base[there].mean()), float(found.edited[s, r, there].mean())
-            rows.append({
-                **columns_of(site), "role": role, "original": original, "edited": edited, "drop": original - edited,
-                "n": int(there.sum()),
-            })  # fmt: skip
+    for ((site, role),), likelihoods in zip(cells, found, strict=True):
+        there = ~likelihoods.isnan()
+        original, edited = float(base[there].mean()), float(likelihoods[there].mean())
+        rows.append({
+            **columns_of(site), "role": role, "original": original, "edited": edited, "drop": original - edited,
+            "n": int(there.sum()),
+        })  # fmt: skip
     return Effects(rows)
 
 

@@ -128,9 +128,9 @@ def read(
 def read_each(
     model: nn.Module, batches: Mapping[str, Batch], sites: Sequence[str], where: Positions, at_once: int
 ) -> dict[str, Observed]:
-    """Read variants of the same documents, all in one pass where no more than `at_once` documents are in it.
+    """Read variants of the same documents, all in one pass if that has at most `at_once` documents.
 
-    A pass over few documents takes as long as its operations are many, so that two of them cost little more than one.
+    The time of a pass over few documents is that of its operations, so two of them cost little more than one.
     """
     one, n = next(iter(batches.values())), len(next(iter(batches.values())))
     if len(batches) * n > at_once or any(batch.tokens.shape != one.tokens.shape for batch in batches.values()):
@@ -149,10 +149,8 @@ def read_each(
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Documents of one length, one batch after the other, with no more than `read` looks at."""
-    tokens, at, answers = (
-        torch.cat([getattr(each, x) for each in batches]) for x in ("tokens", "predict_at", "answers")
-    )
+    """Documents of one length, one batch after the other, with only those fields that `read` uses."""
+    tokens, at, answers = (torch.cat([getattr(b, x) for b in batches]) for x in ("tokens", "predict_at", "answers"))
     return replace(batches[0], tokens=tokens, predict_at=at, answers=answers)
 
 
@@ -169,27 +167,22 @@ def _check(site: str, x: Tensor, tokens: Tensor, axis: int, again: bool) -> None
         )
 
 
-def run_grid(
-    model: nn.Module, base: Batch, edits: Edits, sites: Sequence[str], where: Positions, budget: int
-) -> Likelihoods:
-    """Run `base` with each (site, role) edited by `edits(site, role)`, one at a time; `budget` is in bytes."""
-    cells = [((site, role),) for site in sites for role in where]
+def run_edits(
+    model: nn.Module, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int,
+    measure: Measure = answer_likelihood, known: Observed | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Likelihoods (n,) without an edit and (cells, n) with each; `budget` is in bytes, `known` a reading of `base`."""
     if isinstance(model, LM):
-        base_n, edited = run_cells(model, base, edits, cells, where, budget)
-    else:
-        base_n, edited = one_by_one(model, base, edits, cells, where)
-    return Likelihoods(base_n, edited.view(len(sites), len(where), len(base)))
+        return run_cells(model, base, edits, cells, where, budget, measure, known)
+    return one_by_one(model, base, edits, cells, where, measure)
 
 
 @torch.no_grad()
 def one_by_one(
-    model: nn.Module, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int = 0,
+    model: nn.Module, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions,
     measure: Measure = answer_likelihood,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The plain way, for any module: a whole run for each combination of cells. It is the reference for `run_cells`.
-
-    Returns likelihoods (n,) without an edit, and (cells, n) with each.
-    """
+    """The plain way, for any module: a whole run for each combination of cells. It is the reference for `run_cells`."""
     edited = torch.full((len(cells), len(base)), torch.nan, dtype=torch.float64)
     known = replace(base, roles={**base.roles, **where})
     for c, together in enumerate(cells):
@@ -245,9 +238,9 @@ class Joint:
 @torch.no_grad()
 def run_cells(
     lm: LM, base: Batch, edits: Edits, cells: Sequence[Sequence[Cell]], where: Positions, budget: int,
-    measure: Measure = answer_likelihood, known: Observed | None = None,
+    measure: Measure, known: Observed | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The fast way, for an `LM`: the results of `one_by_one` up to rounding. `known` is a reading of `base`, if any."""
+    """The fast way, for an `LM`: the results of `one_by_one` up to rounding."""
     at, answers = base.predict_at[:, 0], base.answers
     n, length = base.tokens.shape
     asked = list(dict.fromkeys(site for together in cells for site, _ in together))

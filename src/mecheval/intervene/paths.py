@@ -28,7 +28,7 @@ from mecheval.intervene.effects import (
     document_slices,
     summarise,
 )  # fmt: skip
-from mecheval.intervene.grid import MEASURES, Likelihoods, Measure, one_by_one, read, run_cells
+from mecheval.intervene.grid import MEASURES, Likelihoods, Measure, read, run_edits
 from mecheval.intervene.places import Listener, Roles, answering, evaluating, listening, positions
 from mecheval.model import LM
 from mecheval.types import Batch, has_role
@@ -104,7 +104,6 @@ def _slice(
     still = capture(model, corrupted, frozen)
     everywhere = {"all": torch.arange(clean.tokens.shape[1], device=clean.tokens.device).expand(len(clean), -1)}
     cells = [((receiver, "all"),) for receiver in receivers]
-    run = run_cells if isinstance(model, LM) else one_by_one
     restored = torch.full((len(receivers), len(senders), len(where), len(clean)), torch.nan, dtype=torch.float64)
     for s, sender in enumerate(senders):
         for r, (role, at) in enumerate(where.items()):
@@ -117,7 +116,7 @@ def _slice(
             def edits(site: str, role: str, got: dict[str, dict[str, Tensor]] = got) -> Edit:
                 return Take(got[site][role])
 
-            edited = run(model, corrupted, edits, cells, everywhere, budget, measure)[1]  # type: ignore[arg-type]
+            edited = run_edits(model, corrupted, edits, cells, everywhere, budget, measure)[1]
             restored[:, s, r, there] = edited[:, there]
     lost = read(model, corrupted, [], {}, measure)[0]
     return original, lost, restored

@@ -12,9 +12,8 @@ from torch import nn
 from mecheval.errors import UserError
 from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.effects import BUDGET_MB, before_the_answer, check_same, cut_after_prediction, document_slices
-from mecheval.intervene.grid import Cell, one_by_one, read, run_cells
+from mecheval.intervene.grid import Cell, read, run_edits
 from mecheval.intervene.places import answering, positions
-from mecheval.model import LM
 from mecheval.types import Batch
 
 EXACT = 3
@@ -88,8 +87,7 @@ def _restored(
         def edits(site: str, role: str, values: dict[str, dict[str, torch.Tensor]] = values) -> Edit:
             return Take(values[site][role])
 
-        run = run_cells if isinstance(model, LM) else one_by_one
-        lost, edited = run(model, base, edits, sets, there, int(budget_mb * 2**20))  # type: ignore[arg-type]
+        lost, edited = run_edits(model, base, edits, sets, there, int(budget_mb * 2**20))
         parts.append((original - lost, edited - lost))
     gap = torch.cat([part[0] for part in parts])
     effect = torch.cat([part[1] for part in parts], dim=1)

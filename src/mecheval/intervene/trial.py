@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mecheval.intervene.edits import Edit, Take, put
-from mecheval.intervene.grid import Observed, answer_likelihood, likelihood, one_by_one, read, read_each, run_cells
+from mecheval.intervene.grid import Observed, answer_likelihood, likelihood, read, read_each, run_edits
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, value_first
 from mecheval.intervene.places import named_between, positions
@@ -262,9 +262,7 @@ class Trial:
             return Take(values[site][role])
 
         cells = [((site, role),) for site in sites for role in roles]
-        if isinstance(self.model, LM):
-            return run_cells(self.model, base, edits, cells, where, self.budget, known=known)[1]
-        return one_by_one(self.model, base, edits, cells, where)[1]
+        return run_edits(self.model, base, edits, cells, where, self.budget, known=known)[1]
 
 
 def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -78,8 +78,7 @@ def connect() -> DuckDBPyConnection:
 def scratch() -> Iterator[DuckDBPyConnection]:
     """A connection that is not sealed, with its own tables, to a database that this thread opens only once.
 
-    To open a database takes 20 ms, much longer than to read or write the table of a run. A child that was forked opens
-    its own.
+    Opening one takes 20 ms, much longer than reading or writing a run's table. A forked child opens its own.
     """
     opened = _KEPT.__dict__.setdefault("databases", {})
     if os.getpid() not in opened:
@@ -117,10 +116,7 @@ def interrupted_after(
 
 
 def seal(connection: DuckDBPyConnection) -> None:
-    """Prevent the database's SQL from reading or writing any file from now on.
-
-    A list of allowed folders would not be enough, because SQL could also overwrite the files in them.
-    """
+    """Keep the database's SQL from all files; a list of allowed folders would let it overwrite what is in them."""
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 
 
