@@ -91,6 +91,9 @@ def test_markdown(command: Command, store: list[str], trained: None) -> None:
         "| Attention recalls every answer in AR from width 32 on. | inconclusive | 1 | Undecided: "
     )
     assert lines[-1] == "2 of 5 claims are not tested yet."
+    patterns = command.prints("compare", "ar", "--markdown", "--table", "patterns", *store).splitlines()
+    assert patterns[0].startswith("| study | mixer | ours | paper |")
+    assert len(patterns) == 2 + 7
 
 
 def test_one_table(command: Command, store: list[str], trained: None) -> None:

@@ -218,6 +218,7 @@ compare ar --seeds 0
 compare ar --only mixer=mamba
 compare quickstart
 report --out .
+report --results --store mecheval-store
 new my mixer.py
 new .py
 check two.py:A extra

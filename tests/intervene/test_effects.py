@@ -194,6 +194,10 @@ def test_ablation_drops_what_a_site_brings() -> None:
     assert row["drop"] == row["original"] - row["edited"]
     same = ablate(lm, clean[slice(0, 1)], Mean(), ["blocks.1.input"], ["query"])  # of one document: no change
     assert same["drop"].iloc[0] == pytest.approx(0, abs=ROUNDED)
+    by_name = ablate(lm, clean, "zero", ["blocks.0.mixer.output", "blocks.1.input"], ["key", "query"])
+    assert by_name.equals(found)
+    with pytest.raises(UserError, match=r"unknown edit 'zeros'. Did you mean 'zero'?"):
+        ablate(lm, clean, "zeros")
 
 
 def test_the_model_is_left_in_its_mode() -> None:

@@ -74,3 +74,18 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match="not a URL"), SlurmEngine(cluster="local").crew([], "s3://bucket", print):
         pass
     assert "partition" in ENGINES["slurm"].options
+
+
+def test_why_sbatch_refuses_jobs_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    said = "sbatch: error: invalid partition: gpu\nsbatch: error: submission failed"
+    sbatch.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:{os.environ['PATH']}")
+    with pytest.raises(UserError, match=r"sbatch refused the jobs: invalid partition: gpu; submission failed\.$"):
+        sweep([Job(tiny())], Store(tmp_path / "store"), SlurmEngine(partition="gpu"), Heard())
+    assert capsys.readouterr().err == ""
+    assert not list((tmp_path / "store").glob(".s*"))  # neither a marker nor submitit's files

@@ -27,7 +27,7 @@ FIXED = 100
 """The fixed cost of judging a model, in documents, with which the time left is estimated."""
 
 
-@app.command()
+@app.command(short_help="Measure how often verdicts are right.")
 def calibrate(
     kinds: Annotated[
         str, typer.Option(help="Kinds of models, comma-separated: untrained, shuffled, chance, handmade.")

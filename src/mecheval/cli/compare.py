@@ -30,8 +30,8 @@ def compare(
     seeds: AllSeeds = None,
     table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns or claims.")] = None,
     store: StoreAddress = DEFAULT_STORE,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the claims as a Markdown table.")] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="Print the claims as a LaTeX table.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the claims, or --table, in Markdown.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the claims, or --table, in LaTeX.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV: cells, or claims if there are no cells.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -64,8 +64,8 @@ def compare(
         ]
     if as_json:
         print_json([_data(one, scale, table) for one in compared])
-    elif csv:
-        write(_csv(compared, table))
+    elif kind is not None and (csv or table not in (None, "claims")):
+        write(formatted(_frame(compared, table), kind))
     elif kind is not None:
         write(_claims(compared, kind))
     else:
@@ -106,11 +106,11 @@ def _claims(compared: list[Compared], kind: str) -> str:
     return f"{table}\n{comment}{len(claims) - len(tested)} of {len(claims)} claims are not tested yet.\n"
 
 
-def _csv(compared: list[Compared], table: str | None) -> str:
+def _frame(compared: list[Compared], table: str | None) -> pd.DataFrame:
     """One table of all studies, with the study in its first column."""
     import pandas as pd
 
     name = table or ("cells" if any(len(one.comparison.cells) for one in compared) else "claims")
     frame = pd.concat([_tables(one)[name].assign(study=one.table.study.name) for one in compared])
     columns = ["study", *(column for column in frame.columns if column != "study")]
-    return str(frame.reindex(columns=columns).to_csv(index=False))
+    return frame.reindex(columns=columns)

@@ -12,7 +12,7 @@ from mecheval.cli.options import AsJson, csv_file, from_to, whole_numbers
 from mecheval.types import MISSING
 
 
-@app.command()
+@app.command(short_help="Measure time, memory and state of every mixer.")
 def cost(
     mixers: Annotated[str | None, typer.Option(help="Mixers, comma-separated; default: all built-in ones.")] = None,
     lengths: Annotated[str | None, typer.Option(help="Tokens of a document, comma-separated.")] = None,

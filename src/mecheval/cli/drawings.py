@@ -292,7 +292,9 @@ def draw_study(
 
 @app.command(short_help="Write an HTML report of every run.")
 def report(
-    store: StoreAddress = DEFAULT_STORE,
+    store: Annotated[
+        str | None, typer.Option(help=f"Folder of runs, or a URL that fsspec opens; default: {DEFAULT_STORE}.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="File to write, .html.")] = Path("report.html"),
     scale: Annotated[str | None, typer.Option(help="laptop or paper; default: laptop, with --results paper.")] = None,
     results: Annotated[bool, typer.Option("--results", help="Report on the published results instead.")] = False,
@@ -306,8 +308,10 @@ def report(
         from mecheval.store.location import open_store
 
     check_page(out)
+    if results and store is not None:
+        raise UserError("--results reports on the results that come with the package; leave out --store.")
     with aside.status("looking into runs and drawing"):
-        opened = Snapshot(Store(RESULTS) if results else open_store(store))
+        opened = Snapshot(Store(RESULTS) if results else open_store(store or DEFAULT_STORE))
         path = write_report(opened, out, scale or ("paper" if results else "laptop"), title)
     runs = len(opened.rows())
     line(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {runs:,} run{'s' * (runs != 1)})")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError
-from mecheval.intervene.edits import Edit, Take
+from mecheval.intervene.edits import Edit, Take, edit_of
 from mecheval.intervene.gather import MIN_GAP, gather
 from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, read, right, run_edits
 from mecheval.intervene.mechanism import Depths, depths_of
@@ -289,7 +289,7 @@ def rows_of_documents(documents: Documents, index: Tensor) -> Effects:
 def ablate(
     model: nn.Module,
     batch: Batch,
-    edit: Edit,
+    edit: Edit | str,
     sites: Sequence[str] | None = None,
     roles: Roles | None = None,
     *,
@@ -298,12 +298,13 @@ def ablate(
 ) -> Effects:
     """A row for each site and role: how the likelihood of the answer changes when `edit` is applied there.
 
-    `edit` is Zero(), Mean(), Noise(1.0) or any function of the activations (n, ...); all documents are run together, so
-    that `Mean` is over all of them. Columns: site, block, part, kind, role, original, edited, drop = original - edited
-    and n.
+    `edit` is Zero(), Mean(), Noise(1.0), the name of one as for `mecheval intervene --edit` ("zero", "noise=1") or any
+    function of the activations (n, ...); all documents are run together, so that `Mean` is over all of them. Columns:
+    site, block, part, kind, role, original, edited, drop = original - edited and n.
     """
     from mecheval.intervene.table import Effects
 
+    acts = edit_of(edit) if isinstance(edit, str) else edit
     model = answering(model)
     asked = default_sites(model) if sites is None else [place(model, site).site for site in sites]
     if any(site.part == STATE for site in asked):
@@ -313,7 +314,7 @@ def ablate(
     with evaluating(model):
         if not isinstance(model, LM):
             read(model, cut, asked, where)  # raises an error if a site does not fit
-        base, found = run_edits(model, cut, lambda site, role: edit, cells, where, int(budget_mb * 2**20))
+        base, found = run_edits(model, cut, lambda site, role: acts, cells, where, int(budget_mb * 2**20))
     rows = []
     for ((site, role),), likelihoods in zip(cells, found, strict=True):
         there = ~likelihoods.isnan()

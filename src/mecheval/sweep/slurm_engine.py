@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import importlib
+import io
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ class _Arrays(Crew):
             executor = self.engine.executor(self.folder, threads)
             some = [job for job in waiting if job.config.machine.threads == threads]
             sent = []
-            with executor.batch():
+            with self._accepted(), executor.batch():
                 for job in some:
                     self.count += 1
                     file = self.folder / f"{job.run}-{self.count}.jsonl"
@@ -143,6 +144,16 @@ class _Arrays(Crew):
                     sent.append((job, executor.submit(Task(), json.dumps(given)), file))
             self.under_way += [_Submitted(*each) for each in sent]
             self.next_question = time.monotonic() + QUEUE_SECONDS  # by then Slurm lists them all
+
+    @contextmanager
+    def _accepted(self) -> Iterator[None]:
+        """Report in one line why sbatch takes no jobs, such as a partition that is not there; it has its own words."""
+        try:
+            with redirect_stderr(io.StringIO()):  # submitit prints them, too
+                yield
+        except self.engine.submitit.core.utils.FailedJobError as error:
+            said = "; ".join(line.removeprefix("sbatch: error: ").strip() for line in str(error).splitlines())
+            raise UserError(f"--engine slurm: sbatch refused the jobs: {said}.") from None
 
     def gone(self) -> list[_Submitted]:
         """The jobs that have left Slurm's queue; only the queue is read, because many clusters keep no accounting."""
