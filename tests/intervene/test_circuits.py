@@ -75,6 +75,18 @@ def test_random_circuits_are_worse(level: str) -> None:
     assert found.cmd < 0.2  # the first few nodes or edges say all
 
 
+def test_a_few_nodes_among_few_are_found_by_chance_and_edges_are_not() -> None:
+    """Of two nodes among 15, one order in 35 has both among its first three, however many orders are drawn."""
+    task, clean, corrupted = documents(6)
+    lm, roles = handmade("direct", task, layer=0), ["key", "value", "divider", "query"]
+    nodes = me.circuit(lm, clean, corrupted, roles=roles, random=1000)
+    assert nodes.least_p == pytest.approx(1 / 35)
+    assert nodes.p == pytest.approx(1 / 35, abs=0.02)  # four standard deviations of 1000 draws
+    edges = me.circuit(lm, clean, corrupted, level="edges", roles=roles, random=200)
+    assert edges.least_p == pytest.approx(1 / 145)  # two edges of 30
+    assert edges.p < 0.01
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_all_and_none_are_the_clean_and_the_corrupted_run(variant: str) -> None:
     """And a circuit without one node is the clean run with what the node says in the corrupted one."""

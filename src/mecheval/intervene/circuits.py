@@ -9,11 +9,13 @@ Faithfulness is the share of the answer that a circuit keeps: 0 for the empty ci
 the whole model. Circuits are grown in the order of their nodes' or edges' scores to the ten sizes of the MIB benchmark
 (Mueller et al., 2025, arXiv 2504.13151): CPR is the area under faithfulness over size, CMD the area between it and 1.
 
-n documents, L tokens, D width; W writers, R readers, C classes of positions: the roles, and all other positions.
+n documents, L tokens, D width; P circuits in one pass; W writers, R readers, C classes of positions: the roles, and all
+other positions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError, shown
 from mecheval.intervene.effects import BUDGET_MB, check_same, cut_after_prediction, document_slices
-from mecheval.intervene.grid import MEASURES, Measure, likelihood
+from mecheval.intervene.grid import MEASURES, Measure, joined, likelihood
 from mecheval.intervene.places import Listener, Roles, answering, attach_hook, evaluating, listening, positions
 from mecheval.model import LM
 from mecheval.ops.queries import take
@@ -82,7 +84,20 @@ class Circuit:
     cpr: float
     cmd: float
     p: float  # the share of random circuits, counting this one, whose CPR is at least as large
+    whole: float  # what the corruption takes from the answer: the scale of the scores
     random_cprs: list[float] = field(repr=False)
+
+    @property
+    def least_p(self) -> float:
+        """The share of all orders that hold what the answer cannot do without by the same size: `p` tends to no less.
+
+        That is every node or edge whose loss takes more than half of the answer. Few of them among few in all are found
+        by chance now and then, however many random circuits are drawn.
+        """
+        score, kept = self.scores["score"].to_numpy(), self.curve["kept"].to_numpy()
+        needed = int((score > self.whole / 2).sum())
+        by = int(kept[kept >= needed].min())
+        return math.comb(len(score) - needed, by - needed) / math.comb(len(score), by)
 
     def auroc(self, true: Sequence[tuple[str, ...]]) -> float:
         """How well the scores separate `true` members, (site, role) or (site, receiver, role) each, from the others.
@@ -143,14 +158,12 @@ def circuit(
     kept = [int(size * len(members)) for size in SIZES]
     draw = np.random.default_rng(seed)
     orders = [order, *(draw.permutation(len(members)) for _ in range(random))]
-    sets = {(o, k): orders[o][:k] for o in range(len(orders)) for k in set(kept) if 0 < k < len(members)}
-    found = dict(zip(sets, run(run.masks(list(sets.values()), members)), strict=True))
-
-    def faithful(o: int) -> list[float]:
-        ends = {0: none, len(members): whole}
-        return [(float(ends.get(k, found.get((o, k), 0.0))) - none) / (whole - none) for k in kept]
-
-    curves = np.array([faithful(o) for o in range(len(orders))])
+    every = {frozenset(nodes[:k].tolist()) for nodes in orders for k in kept}  # many orders begin with the same
+    sets = sorted(map(sorted, every))
+    found = dict(zip(map(frozenset, sets), run(run.masks(sets, members)), strict=True))
+    found |= {frozenset(): none, frozenset(range(len(members))): whole}
+    curves = np.array([[found[frozenset(nodes[:k].tolist())] for k in kept] for nodes in orders])
+    curves = (curves - none) / (whole - none)
     cprs = np.trapezoid(curves, SIZES, axis=1)
     at_least = 1 + int((cprs[1:] >= cprs[0]).sum())
     return Circuit(
@@ -159,6 +172,7 @@ def circuit(
         float(cprs[0]),
         float(np.trapezoid(np.abs(1 - curves[0]), SIZES)),
         at_least / (1 + random),
+        float(whole - none),
         cprs[1:].tolist(),
     )
 
@@ -201,13 +215,16 @@ class _Runs:
         """The mean measure over documents (circuits,)."""
         sums = torch.zeros(len(masks), dtype=torch.float64)
         with evaluating(self.model):
-            for rows in document_slices(self.model, self.clean, self.budget_mb / 2):
+            slices = document_slices(self.model, self.clean, self.budget_mb / 2)
+            for rows in slices:
                 own, base = (cut_after_prediction(batch[rows]) for batch in (self.clean, self.corrupted))
                 classes = self.classes[rows, : own.tokens.shape[1]]
                 streams, said = self._observe(base)
-                for i, mask in enumerate(masks):
-                    edges = mask.to(classes.device)[:, :, classes]  # (R, W, n, L)
-                    sums[i] += self._run(own, edges, streams, said).sum()
+                at_once = max(1, slices[0].stop // len(own))  # circuits, each with all of these documents
+                for first in range(0, len(masks), at_once):
+                    some = [mask.to(classes.device)[:, :, classes] for mask in masks[first : first + at_once]]
+                    found = self._run(joined([own] * len(some)), torch.cat(some, 2), streams, said)
+                    sums[first : first + len(some)] += found.view(len(some), -1).sum(1)
         return (sums / len(self.clean)).numpy()
 
     def _observe(self, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -218,11 +235,14 @@ class _Runs:
         return streams, said
 
     def _run(self, clean: Batch, edges: Tensor, streams: dict[str, Tensor], said: dict[str, Tensor]) -> Tensor:
-        """The measure (n,) of documents if readers get changes only along these edges."""
+        """The measure (P n,) of n documents, P times over, if readers get changes only along these edges (R, W, P n, L)."""
         changes: list[Tensor] = []
 
+        def spread(x: Tensor) -> Tensor:
+            return x.repeat(len(clean) // len(x), *[1] * (x.ndim - 1))
+
         def wrote(name: str, x: Tensor) -> Tensor:
-            changes.append(x - said[name])
+            changes.append(x - spread(said[name]))
             return x
 
         def reads(name: str, x: Tensor) -> Tensor:
@@ -230,7 +250,7 @@ class _Runs:
             changed = sum((heard[w, ..., None] * change for w, change in enumerate(changes)), torch.zeros(()).to(x))
             if x.shape[1] != streams[self.wiring.readers[0]].shape[1]:  # the head reads where it answers
                 changed = take(changed, clean.predict_at[:, :1])
-            return streams[name] + changed
+            return spread(streams[name]) + changed
 
         return self._pass(clean, reads, wrote)
 
