@@ -19,7 +19,6 @@ import torch.nn.functional as F
 import mecheval as me
 from benchmarks.harness import Row, interleaved, show
 from mecheval.analysis import score
-from mecheval.training import evaluate as evaluation
 from mecheval.training import loop
 from mecheval.training.state import Training, TrainingData, evaluation_set
 from mecheval.training.watch import Quiet
@@ -125,7 +124,7 @@ def shares() -> None:
         patch.object(TrainingData, "batch", timed("data", TrainingData.batch)),
         patch.object(torch.Tensor, "backward", timed("backward", torch.Tensor.backward)),
         patch.object(torch.optim.AdamW, "step", timed("optimiser", torch.optim.AdamW.step)),
-        patch.object(loop, "evaluate", timed("evaluation", evaluation.evaluate)),
+        patch.object(loop, "score", timed("evaluation", score)),
         patch.object(Training, "advance", timed("step", Training.advance)),
     ]
     for each in parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import runpy
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from mecheval.studies import scales
 from mecheval.tasks import TASKS
 from training.runs import tiny
 
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 EXAMPLES = Path(__file__).parent.parent / "examples"
 Run = Callable[..., str]
 
@@ -34,6 +36,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return capsys.readouterr().out
 
     return call
+
+
+@pytest.mark.parametrize("part", sorted(path.stem for path in BENCHMARKS.glob("[a-z]*.py")))
+def test_benchmarks_find_what_they_measure(part: str) -> None:
+    """`make bench` takes too long for a test, but must not stop at the import of something that has moved."""
+    assert importlib.import_module(f"benchmarks.{part}").__doc__
 
 
 def test_own_mixer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

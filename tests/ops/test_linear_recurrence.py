@@ -173,6 +173,22 @@ def test_long_documents(case: str) -> None:
     assert_agree(op(case), reference(case), inputs(case, 1, 1024, 1, 4, 3, decay=0.01))
 
 
+@pytest.mark.parametrize("slab", [1, 150, 700, 5000])
+def test_documents_and_heads_are_taken_slab_by_slab(monkeypatch: pytest.MonkeyPatch, slab: int) -> None:
+    """A document or a head at a time, some of them, or all, each with a last chunk that is full and one that is not."""
+    monkeypatch.setattr("mecheval.ops.recurrence_sums.SLAB", slab)
+    for length in (96, 100):
+        *given, S = *inputs("retnet", 5, length, heads=3), random(5, 3, 5, 9, seed=9)
+
+        def fast(S: Tensor, *rest: Tensor) -> Any:
+            return op("retnet", initial_state=S, final_state=True)(*rest)
+
+        def slow(S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Any:
+            return linear_recurrence_reference(q, k, v, g=g, initial_state=S)
+
+        assert_agree(both(fast), both(slow), [S, *given])
+
+
 @pytest.mark.parametrize("case", ["delta_net", "gated_delta_net", "kda"])
 def test_strengths_of_nothing_and_two_and_keys_of_zeros(case: str) -> None:
     """With 2 the memory is reflected at the key, with 0 or without a key nothing is written."""

@@ -1,6 +1,7 @@
 """The linear recurrence with at most one decay a head, as matrix products over chunks of positions (arXiv 2406.06484).
 
-Call u_t what position t writes: v_t, or beta_t e_t by the delta rule. Within a chunk of positions that starts from the
+What only fades and adds is `recurrence_sums.py`; here is the delta rule, and reading at a few positions. Call u_t what
+position t writes: v_t, or beta_t e_t by the delta rule. Within a chunk of positions that starts from the
 memory S, and with G_t the sum of its log-decays up to t, reading is linear attention with decaying weights, and the
 writes of the delta rule solve a triangular system:
 
@@ -19,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mecheval.ops.decay_weights import decay_weights
 from mecheval.ops.queries import as_extra_steps, take
+from mecheval.ops.recurrence_sums import in_sums, kept
 
 ONE_CHUNK = 64
 """Up to this length a document is one chunk: measured faster than two chunks and a memory."""
@@ -31,8 +32,6 @@ CHUNK = 32
 """Otherwise: shorter chunks touch the memory more often, longer ones do more products."""
 STRONGEST = -1e4
 """Log-decays below it count as this, which is as good as minus infinity and can be added up."""
-NEGLIGIBLE = -69.0
-"""Logarithm of shares that count as zero: far above subnormal numbers, on which common CPUs are slow."""
 
 
 def in_chunks(
@@ -50,20 +49,28 @@ def in_chunks(
     Time and memory grow linearly with the length and with the number of queries.
     """
     batch, length, heads = k.shape[:3]
+    g = None if g is None else g.clamp(min=STRONGEST)
+    if beta is None and at is None:
+        return in_sums(q, k, v, g, initial_state, final_state)
     if at is not None and min(length, at.shape[1]) > ONE_CHUNK:
         q, k, v, g, beta, place_BK = with_query_steps(q, k, v, g, beta, at)
         o_BMHV, S_BHDV = in_chunks(q, k, v, g, beta, initial_state, None, final_state)
         return take(o_BMHV, place_BK), S_BHDV
     q_NKD, k_NLD, v_NLV = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
     beta_NL1 = None if beta is None else beta.transpose(1, 2).flatten(0, 1).unsqueeze(2)
-    g_NL = None if g is None else g.transpose(1, 2).flatten(0, 1).double().clamp(min=STRONGEST)
+    g_NL = None if g is None else g.transpose(1, 2).flatten(0, 1).double()
     S_NDV = None if initial_state is None else initial_state.flatten(0, 1)
     if at is None:
+        assert beta_NL1 is not None
         o_NKV, _, S_NDV = _walk(q_NKD, k_NLD, v_NLV, g_NL, beta_NL1, S_NDV, final_state)
     else:  # a few queries: each looks back at everything that was written
         before_NDV, u_NLV = S_NDV, v_NLV
-        if beta is not None or final_state:
+        if beta_NL1 is not None:
             _, u_NLV, S_NDV = _walk(None, k_NLD, v_NLV, g_NL, beta_NL1, S_NDV, final_state)
+        elif final_state:
+            S_BHDV = in_sums(k, k, v, g, initial_state, True)[1]
+            assert S_BHDV is not None
+            S_NDV = S_BHDV.flatten(0, 1)
         at_NK = at.repeat_interleave(heads, dim=0)
         scores_NKL = q_NKD @ k_NLD.mT
         if g_NL is None:
@@ -74,27 +81,25 @@ def in_chunks(
             o_NKV = (scores_NKL * decay_weights(G_NK, G_NL, at_NK)) @ u_NLV
         if before_NDV is not None:
             old_NKV = q_NKD @ before_NDV
-            o_NKV = o_NKV + (old_NKV if g_NL is None else old_NKV * _kept(G_NK).unsqueeze(2))
+            o_NKV = o_NKV + (old_NKV if g_NL is None else old_NKV * kept(G_NK).unsqueeze(2))
     o = o_NKV.view(batch, heads, *o_NKV.shape[1:]).transpose(1, 2)
     return o, None if S_NDV is None else S_NDV.unflatten(0, (batch, heads))
 
 
 def _walk(
-    q: Tensor | None, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None, S_NDV: Tensor | None, final: bool
+    q: Tensor | None, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor, S_NDV: Tensor | None, final: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """From chunk to chunk: what the queries of all positions read (if there are any), what is written, the memory."""
     read, wrote = [], []
-    k_chunks, v_chunks = _chunks(k), _chunks(v)
-    q_chunks, g_chunks, beta_chunks = (None if x is None else _chunks(x) for x in (q, g, beta))
-    for c, (k_NCD, v_NCV) in enumerate(zip(k_chunks, v_chunks, strict=True)):
+    parts = [_chunks(x) for x in (k, v, beta)]
+    q_chunks, g_chunks = (None if x is None else _chunks(x) for x in (q, g))
+    for c, (k_NCD, v_NCV, beta_NC1) in enumerate(zip(*parts, strict=True)):
         weights_NCC = kept_NC1 = None
         if g_chunks is not None:
             G_NC = g_chunks[c].cumsum(1)
             every_NC = torch.arange(G_NC.shape[1]).expand(G_NC.shape)
-            weights_NCC, kept_NC1 = decay_weights(G_NC, G_NC, every_NC), _kept(G_NC).unsqueeze(2)
-        u_NCV = v_NCV
-        if beta_chunks is not None:
-            u_NCV = _written(k_NCD, v_NCV, beta_chunks[c], S_NDV, weights_NCC, kept_NC1)
+            weights_NCC, kept_NC1 = decay_weights(G_NC, G_NC, every_NC), kept(G_NC).unsqueeze(2)
+        u_NCV = _written(k_NCD, v_NCV, beta_NC1, S_NDV, weights_NCC, kept_NC1)
         wrote.append(u_NCV)
         if q_chunks is not None:
             scores_NCC = q_chunks[c] @ k_NCD.mT
@@ -103,7 +108,7 @@ def _walk(
                 q_NCD = q_chunks[c] if kept_NC1 is None else q_chunks[c] * kept_NC1
                 o_NCV = torch.baddbmm(o_NCV, q_NCD, S_NDV)
             read.append(o_NCV)
-        if final or c + 1 < len(k_chunks):
+        if final or c + 1 < len(parts[0]):
             if weights_NCC is not None and kept_NC1 is not None:
                 k_NCD = k_NCD * weights_NCC[:, -1].unsqueeze(2)
                 S_NDV = None if S_NDV is None else S_NDV * kept_NC1[:, -1:]
@@ -127,11 +132,6 @@ def _written(
         unitriangular=True,
     )
     return u_NCV
-
-
-def _kept(G: Tensor) -> Tensor:
-    """The share of the memory before a chunk that is left."""
-    return F.threshold(G.float(), NEGLIGIBLE, -torch.inf).exp()
 
 
 def _chunks(x_NLX: Tensor) -> Sequence[Tensor]:
