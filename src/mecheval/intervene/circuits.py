@@ -235,7 +235,7 @@ class _Runs:
         return streams, said
 
     def _run(self, clean: Batch, edges: Tensor, streams: dict[str, Tensor], said: dict[str, Tensor]) -> Tensor:
-        """The measure (P n,) of n documents, P times over, if readers get changes only along these edges (R, W, P n, L)."""
+        """The measure (P n,) of n documents, P times over, if readers hear only along these edges (R, W, P n, L)."""
         changes: list[Tensor] = []
 
         def spread(x: Tensor) -> Tensor:
