@@ -27,6 +27,7 @@ def test_list_tasks_names_every_option(command: Command) -> None:
     assert listed["ar"]["options"]["pairs"]["default"] == 16
     table = command.prints("list", "tasks")
     assert all(name in table for task in listed.values() for name in task["options"])
+    assert json.loads(command.prints("list", "tasks", "ar", "--json")) == {"ar": listed["ar"]}
 
 
 def test_sample_json_is_the_sample(command: Command) -> None:
@@ -79,6 +80,7 @@ def test_list_mixers_shows_options_and_sizes(command: Command) -> None:
     assert listed["mamba"]["options"]["d_conv"]["default"] == 4
     assert listed["mamba"]["layers"][0] == {"class": "Mamba", "parameters": 32640, "state": 2432}
     assert [layer["class"] for layer in listed["based"]["layers"]] == ["BaseConv", "TaylorAttention"]
+    assert json.loads(command.prints("list", "mixers", "h3", "gla", "--json")).keys() == {"h3", "gla"}
     table = command.prints("list", "mixers")
     assert all(option in table for mixer in listed.values() for option in mixer["options"])
     glance = table[: table.index("Options")]

@@ -235,6 +235,8 @@ cost --mixers nope
 cost --lengths 32,x
 cost --csv no/such/folder/cost.csv
 list sites mamba+nope
+list mixers mambo
+list tasks ar nope
 draw mechanisms --save x.gif
 results add nope
 results refresh --to nowhere

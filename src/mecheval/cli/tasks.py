@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from mecheval.cli.app import app, aside, console, line, lists, loading, print_json
 from mecheval.cli.clean import complain
 from mecheval.cli.options import ANY_OPTION, AsJson, DocumentSeed, Preset, Set, Split, from_to, given_options
-from mecheval.errors import UserError
+from mecheval.errors import UnknownName, UserError
+
+T = TypeVar("T")
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; default: all.")]
+
+
+def _among(kind: str, every: Mapping[str, T], names: list[str] | None) -> dict[str, T]:
+    """Those of `every` that were asked for: all options of all of them fill several screens."""
+    for name in names or ():
+        if name not in every:
+            raise UnknownName(kind, name, every)
+    return {name: each for name, each in every.items() if not names or name in names}
 
 
 @lists.command("tasks")
-def list_tasks(as_json: AsJson = False) -> None:
-    """List tasks with their presets and options."""
+def list_tasks(names: Names = None, as_json: AsJson = False) -> None:
+    """List tasks, or those named, with their presets and options."""
     with loading():
         from mecheval.cli.show.lists import describe_task, task_table
         from mecheval.tasks import TASKS
@@ -23,6 +35,7 @@ def list_tasks(as_json: AsJson = False) -> None:
     tasks, problems = TASKS.loadable()
     for problem in problems:
         complain(str(problem))
+    tasks = _among("task", tasks, names)
     if as_json:
         print_json({name: describe_task(cls) for name, cls in tasks.items()})
     else:
@@ -30,14 +43,15 @@ def list_tasks(as_json: AsJson = False) -> None:
 
 
 @lists.command("mixers")
-def list_mixers(as_json: AsJson = False) -> None:
-    """List mixers with their options, and their size at d_model 64."""
+def list_mixers(names: Names = None, as_json: AsJson = False) -> None:
+    """List mixers, or those named, with their options and their size at d_model 64."""
     with loading():
         from mecheval.cli.show.lists import describe_mixers, mixer_table
 
         described, problems = describe_mixers()
     for problem in problems:
         complain(str(problem))
+    described = _among("mixer", described, names)
     if as_json:
         print_json(described)
     else:
