@@ -224,7 +224,7 @@ def test_shares_are_read_where_the_verdict_says(tmp_path: Path) -> None:
         (["mechanisms", "--store", "nowhere"], "there is no store at nowhere; `mecheval train` makes one."),
         (["mechanisms", "--store", "STORE", "--task", "atr"], "no run of task 'atr' in STORE has a verdict on test; "
          "there are some of ar."),
-        (["mechanisms", "--store", "STORE", "--save", "no/such/a.svg"], "cannot write no/such/a.svg: No such file"),
+        (["mechanisms", "--store", "STORE", "--save", "no/such/a.svg"], "cannot write no/such/a.svg: there is no such"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(

@@ -99,7 +99,7 @@ def test_colours_stay(capsys: pytest.CaptureFixture[str]) -> None:
         (["study", "ar", "--only", "mixer=" + "a," * 3000], "--only takes at most 100 values"),
         (["query", "select 1", "--limit", "-1"], "--limit: must be from 1 to 10000 (got -1)"),
         (["sample", "ar", "-n", "1000000000"], "-n: at most 10,000 documents can be shown"),
-        (["sample", "ar", "--set", "pairs=&a [*a,*a]"], "the alias *a stands for nothing"),
+        (["sample", "ar", "--set", "pairs=&a [*a,*a]"], "the alias *a does not refer to an earlier value"),
         (["sample", "atr", "--max-rules", "1000"], "at most 10,000 rules (got 40,000)"),
         (["list", "sites", "--layers", "1000000000"], "--layers: must be from 1 to 100"),
         (["list", "sites", "--mixer", "a" * 10_001], "a mixer has at most 10,000 characters (got 10,001)"),

@@ -106,7 +106,7 @@ def test_weights_that_are_not_what_they_say_are_refused(tmp_path: Path) -> None:
         me.load_lm(damaged)
     with folder.exclusive():
         folder.write_files({"weights/last.safetensors": other})  # sealed, and a lie all the same
-    with pytest.raises(UserError, match="it holds the last state of run"):
+    with pytest.raises(UserError, match="it contains the last state of run"):
         load_run(folder)
 
 
