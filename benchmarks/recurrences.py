@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarks.harness import Row, interleaved, show
 from benchmarks.peers import naive
 from mecheval.mixers import build_mixer
+from mecheval.ops.diagonal_recurrence import diagonal_recurrence
 from mecheval.ops.linear_recurrence import linear_recurrence
 from mecheval.ops.ridge import ridge
 
@@ -85,6 +86,19 @@ def layer(name: str, length: int, documents: int = BATCH) -> Callable[[], object
     return lambda: torch.autograd.grad(mixer(x).sum(), parameters)
 
 
+def diagonal() -> Row:
+    """The recurrence of the RG-LRU against transformers' loop, which no document starts anew."""
+    from transformers.models.recurrent_gemma.configuration_recurrent_gemma import RecurrentGemmaConfig
+    from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
+
+    griffin: Any = RecurrentGemmaRglru(RecurrentGemmaConfig(hidden_size=WIDTH, num_attention_heads=1, lru_width=WIDTH))
+    anew = torch.zeros(BATCH, LENGTH, 1, dtype=torch.bool)
+    leaves = [f(BATCH, LENGTH, WIDTH).requires_grad_() for f in (torch.rand, torch.randn)]
+    peer = partial(step, lambda a, x: griffin._rnn_scan(x, a, anew, None), leaves)
+    ms = interleaved({"ours": partial(step, diagonal_recurrence, leaves), "peer": peer}, rounds=5)
+    return Row(f"rg_lru, L {LENGTH}, against transformers' loop", ms["ours"], ms["peer"], TARGET)
+
+
 def slow_layers() -> dict[str, tuple[str, Callable[[Tensor], Tensor], list[Tensor]]]:
     """transformers' layers of the same sizes: name -> mixer, layer, parameters."""
     from transformers.models.mamba2.configuration_mamba2 import Mamba2Config
@@ -112,6 +126,7 @@ def run() -> list[Row]:
         given = [leaves[each] for each in ("q", "k", "v", *parts.split())]
         ms = interleaved({"ours": partial(step, ours, given), "peer": partial(step, theirs, given)}, rounds=5)
         rows.append(Row(f"{name}, L {LENGTH}, against a public loop", ms["ours"], ms["peer"], TARGET))
+    rows.append(diagonal())
     for name, (mixer, theirs, parameters) in slow_layers().items():
         x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
         peer = partial(step, lambda x, *_, theirs=theirs: theirs(x), [x, *parameters])
