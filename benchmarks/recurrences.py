@@ -91,7 +91,8 @@ def diagonal() -> Row:
     from transformers.models.recurrent_gemma.configuration_recurrent_gemma import RecurrentGemmaConfig
     from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
 
-    griffin: Any = RecurrentGemmaRglru(RecurrentGemmaConfig(hidden_size=WIDTH, num_attention_heads=1, lru_width=WIDTH))
+    config: Any = RecurrentGemmaConfig(hidden_size=WIDTH, num_attention_heads=1, lru_width=WIDTH)
+    griffin: Any = RecurrentGemmaRglru(config)  # type: ignore[no-untyped-call]
     anew = torch.zeros(BATCH, LENGTH, 1, dtype=torch.bool)
     leaves = [f(BATCH, LENGTH, WIDTH).requires_grad_() for f in (torch.rand, torch.randn)]
     peer = partial(step, lambda a, x: griffin._rnn_scan(x, a, anew, None), leaves)
