@@ -19,6 +19,7 @@ import torch.nn.functional as F
 import mecheval as me
 from benchmarks.harness import Row, interleaved, show
 from mecheval.analysis import score
+from mecheval.ops.adamw import AdamW
 from mecheval.training import loop
 from mecheval.training.state import Training, TrainingData, evaluation_set
 from mecheval.training.watch import Quiet
@@ -123,7 +124,7 @@ def shares() -> None:
     parts = [
         patch.object(TrainingData, "batch", timed("data", TrainingData.batch)),
         patch.object(torch.Tensor, "backward", timed("backward", torch.Tensor.backward)),
-        patch.object(torch.optim.AdamW, "step", timed("optimiser", torch.optim.AdamW.step)),
+        patch.object(AdamW, "step", timed("optimiser", AdamW.step)),
         patch.object(loop, "score", timed("evaluation", score)),
         patch.object(Training, "advance", timed("step", Training.advance)),
     ]
