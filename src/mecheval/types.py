@@ -242,8 +242,9 @@ def joined(batches: Sequence[Batch]) -> Batch:
     """Documents of one length, one batch after the other: what models read and answer of them, and no roles."""
     import torch
 
-    parts = {name: torch.cat([getattr(each, name) for each in batches]) for name in ("tokens", "predict_at", "answers")}
-    return replace(batches[0], **parts, roles={})
+    read = [(each.tokens, each.predict_at, each.answers) for each in batches]
+    tokens, at, answers = (torch.cat(each) for each in zip(*read, strict=True))
+    return replace(batches[0], tokens=tokens, predict_at=at, answers=answers, roles={})
 
 
 class Questions(NamedTuple):

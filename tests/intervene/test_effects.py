@@ -228,7 +228,7 @@ def test_positions_and_sites_that_cannot_matter_are_mistakes() -> None:
 def test_variants_of_few_documents_are_read_in_one_pass() -> None:
     lm, (clean, corrupted), passes = small_lm("mamba").eval(), pairs(3), list[int]()
     where = {role: clean.roles[role] for role in ("key", "value")}
-    lm.embed.register_forward_hook(lambda _, given, out: passes.append(len(given[0])))
+    lm.register_forward_hook(lambda _, given, out: passes.append(len(given[0])))
     batches = {"clean": clean, "corrupted": corrupted}
     one, two = (read_each(lm, batches, ["blocks.1.input"], where, at_once) for at_once in (6, 5))
     assert passes == [6, 3, 3]
