@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from mecheval.errors import UnknownName, UserError, shown
@@ -236,6 +236,15 @@ class Batch:
     def questions(self) -> Questions:
         """The documents cut after their last prediction, with positions and targets."""
         return Questions(self.tokens[:, : int(self.predict_at.max()) + 1], self.predict_at, self.targets)
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Documents of one length, one batch after the other: what models read and answer of them, and no roles."""
+    import torch
+
+    read = [(each.tokens, each.predict_at, each.answers) for each in batches]
+    tokens, at, answers = (torch.cat(each) for each in zip(*read, strict=True))
+    return replace(batches[0], tokens=tokens, predict_at=at, answers=answers, roles={})
 
 
 class Questions(NamedTuple):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from mecheval.errors import UserError
 from mecheval.intervene import Intervention, Mean, Take, Zero, ablate, capture, interchange, patch
 from mecheval.intervene import effects as effects_module
 from mecheval.intervene import grid as grid_module
+from mecheval.intervene.grid import read_each
 from mecheval.intervene.places import positions
 from mecheval.types import NOWHERE, Batch
 
@@ -221,3 +223,17 @@ def test_positions_and_sites_that_cannot_matter_are_mistakes() -> None:
     wrapped.unused = nn.Linear(2, 2)
     with pytest.raises(UserError, match=r"the model ran without passing through unused\.output"):
         interchange(wrapped, clean, corrupted, ["unused.output"], ["key"])
+
+
+def test_variants_of_few_documents_are_read_in_one_pass() -> None:
+    lm, (clean, corrupted), passes = small_lm("mamba").eval(), pairs(3), list[int]()
+    where = {role: clean.roles[role] for role in ("key", "value")}
+    lm.register_forward_hook(lambda _, given, out: passes.append(len(given[0])))
+    batches = {"clean": clean, "corrupted": corrupted}
+    one, two = (read_each(lm, batches, ["blocks.1.input"], where, at_once) for at_once in (6, 5))
+    assert passes == [6, 3, 3]
+    for name, role in itertools.product(batches, where):
+        own, other = (found[name].values["blocks.1.input"][role] for found in (one, two))
+        torch.testing.assert_close(own, other)
+        torch.testing.assert_close(one[name].likelihood, two[name].likelihood, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(one["clean"].likelihood, one["corrupted"].likelihood)

@@ -204,10 +204,6 @@ def join_value_first(x: Stream) -> None:
     x.add("answer", look(value(x), value(x), shifted(key(x))))
 
 
-def store_value_first(x: Stream) -> None:
-    x.add("before", shifted(key(x)) * is_value(x))
-
-
 def fetch_value_first(x: Stream) -> None:
     x.add("answer", look(value(x), value(x), x["before"]))
 
@@ -230,7 +226,7 @@ def fetch_after_the_pair(x: Stream) -> None:
     ("rows", "finding", "said"),
     [
         ((join_value_first, idle), Finding("conv_association", 0), "layer 0 joins key and value at the key,"),
-        ((store_value_first, fetch_value_first), Finding("induction", 1, 0, "key"), "stores the value at the key,"),
+        ((store, fetch_value_first), Finding("induction", 1, 0, "key"), "stores the value at the key,"),
         ((join_after_the_pair, idle), Finding("conv_association", 0), "at the second position after the value,"),
         (
             (store_after_the_pair, fetch_after_the_pair),
@@ -307,37 +303,14 @@ def test_what_cannot_be_patched_is_refused(model: nn.Module, site: str, said: st
             me.ablate(model, clean, Zero(), [site])
 
 
+BEFORE, AFTER = "before the first layer or passes around its input", "after the last layer or passes around its output"
 OUTSIDE = {
-    "stored before the layers": (
-        Program(TASK, idle, fetch, before=store),
-        None,
-        "before the first layer or passes around its input",
-    ),
-    "stored before, retrieved in layer 0": (
-        Program(TASK, fetch, idle, before=store),
-        None,
-        "before the first layer or passes around its input",
-    ),
-    "retrieved after the layers": (
-        Program(TASK, store, idle, after=fetch),
-        None,
-        "after the last layer or passes around its output",
-    ),
-    "the last layers": (
-        Program(TASK, store, idle, fetch),
-        ["layers.1", "layers.2"],
-        "before the first layer or passes around its input",
-    ),
-    "the last layer": (
-        Program(TASK, store, idle, fetch),
-        ["layers.2"],
-        "before the first layer or passes around its input",
-    ),
-    "the first layers": (
-        Program(TASK, store, idle, fetch),
-        ["layers.0", "layers.1"],
-        "after the last layer or passes around its output",
-    ),
+    "stored before the layers": (Program(TASK, idle, fetch, before=store), None, BEFORE),
+    "stored before, retrieved in layer 0": (Program(TASK, fetch, idle, before=store), None, BEFORE),
+    "retrieved after the layers": (Program(TASK, store, idle, after=fetch), None, AFTER),
+    "the last layers": (Program(TASK, store, idle, fetch), ["layers.1", "layers.2"], BEFORE),
+    "the last layer": (Program(TASK, store, idle, fetch), ["layers.2"], BEFORE),
+    "the first layers": (Program(TASK, store, idle, fetch), ["layers.0", "layers.1"], AFTER),
 }
 
 

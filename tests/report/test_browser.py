@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,53 +10,13 @@ import pytest
 from mecheval.report import write_report
 from mecheval.store import Store
 from mecheval.studies.scales import quick
+from report.pages import cells, near, rows
 from report.stores import EVIL, FORGED, OWN, forge
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright for the tests of the page")
-READY = ".drawing svg, .drawing canvas"
 MIDDLE = """path => {
   const [at, to] = [path.getPointAtLength(path.getTotalLength() / 2), path.getScreenCTM()];
   return [at.x * to.a + to.e, at.y * to.d + to.f];
 }"""
-
-
-class Seen:
-    """What the page did that a page from disk must not do."""
-
-    def __init__(self, page: Any) -> None:
-        self.problems: list[str] = []
-        page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        page.on("request", lambda request: self.requests.append(request.url))
-        self.requests: list[str] = []
-
-
-@pytest.fixture
-def opened(browser: Any, written: Path) -> Iterator[Any]:
-    """Opens the page in a window of some width and colour scheme; nothing may go wrong in it."""
-    contexts = []
-    watched = []
-
-    def open_(width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
-        contexts.append(context)
-        context.set_default_timeout(10_000)
-        page = context.new_page()
-        watched.append((Seen(page), written.as_uri()))
-        page.goto(written.as_uri())
-        page.wait_for_selector(READY)
-        return page
-
-    yield open_
-    for context in contexts:
-        context.close()
-    for seen, address in watched:
-        assert seen.problems == []
-        assert [
-            url for url in seen.requests if url.split("#")[0] != address and url[:5] not in ("blob:", "about")
-        ] == []
 
 
 def test_the_first_screen_has_the_finding_both_pictures_and_the_table_also_with_a_custom_mixer(
@@ -86,27 +45,8 @@ def test_the_first_screen_has_the_finding_both_pictures_and_the_table_also_with_
     context.close()
 
 
-def near(page: Any, section: str) -> Any:
-    """A section, once its charts are drawn."""
-    node = page.locator(f"#{section}")
-    node.scroll_into_view_if_needed()
-    for drawing in node.locator(".drawing").all():
-        drawing.scroll_into_view_if_needed()
-        drawing.locator("svg, canvas").first.wait_for()
-    return node
-
-
-def cells(node: Any) -> int:
-    """Coloured cells of the first chart."""
-    return int(node.locator(".drawing").first.locator(".mark-rect path").count())
-
-
-def rows(node: Any) -> int:
-    return int(node.locator(".sheet").first.locator("tbody tr:not(.below)").count())
-
-
-def test_every_chart_is_drawn(opened: Any) -> None:
-    page = opened()
+def test_every_chart_is_drawn(shared: Any) -> None:
+    page = shared
     for section in ("summary", "study-ar", "training"):
         node = near(page, section)
         for drawing in node.locator(".drawing").all():
@@ -114,19 +54,16 @@ def test_every_chart_is_drawn(opened: Any) -> None:
             assert len(drawing.get_attribute("aria-label")) > 50
 
 
-def test_chips_act_on_charts_and_table_together(opened: Any) -> None:
-    page = opened()
+def test_chips_act_on_charts_and_table_together(shared: Any) -> None:
+    page = shared
     node = near(page, "study-ar")
-    before, lines, all_rows = (
-        cells(node),
-        node.locator(".drawing").nth(1).locator(".mark-line path").count(),
-        rows(node),
-    )
+    drawn = node.locator(".drawing").nth(1).locator(".mark-line path")
+    before, lines, all_rows = cells(node), drawn.count(), rows(node)
     node.locator(".chip", has_text="mamba").click()
     page.wait_for_function(
         f"document.querySelectorAll('#study-ar .drawing')[0].querySelectorAll('.mark-rect path').length < {before}"
     )
-    assert node.locator(".drawing").nth(1).locator(".mark-line path").count() < lines
+    assert drawn.count() < lines
     assert rows(node) < all_rows
     assert set(node.locator("tbody tr td:first-child").all_inner_texts()) == {"mamba"}
     node.locator(".chip", has_text="restored at value").click()
@@ -139,8 +76,8 @@ def test_chips_act_on_charts_and_table_together(opened: Any) -> None:
     assert rows(node) == all_rows
 
 
-def test_the_learning_rate_filters_cells_of_several_seeds(opened: Any) -> None:
-    page = opened()
+def test_the_learning_rate_filters_cells_of_several_seeds(shared: Any) -> None:
+    page = shared
     node = near(page, "study-ar")
     before = node.locator(".drawing").nth(1).locator(".mark-line path").count()
     node.locator(".chip", has_text="3e-3").click()
@@ -152,10 +89,11 @@ def test_the_learning_rate_filters_cells_of_several_seeds(opened: Any) -> None:
     node.locator(".chip", has_text="1e-3").click()
     page.wait_for_function("document.querySelectorAll('#study-ar .drawing .mark-text text').length > 0")
     assert "90.0" not in node.locator(".drawing").first.inner_text()
+    node.get_by_role("button", name="Show all").click()
 
 
-def test_tables_sort_and_say_so(opened: Any) -> None:
-    page = opened()
+def test_tables_sort_and_say_so(shared: Any) -> None:
+    page = shared
     node = near(page, "runs")
     head = node.locator("th", has=page.get_by_role("button", name="accuracy %"))
     head.get_by_role("button").click()
@@ -169,8 +107,8 @@ def test_tables_sort_and_say_so(opened: Any) -> None:
     assert head.get_attribute("aria-sort") == "ascending"
 
 
-def test_runs_are_found_by_words_and_open(opened: Any) -> None:
-    page = opened()
+def test_runs_are_found_by_words_and_open(shared: Any) -> None:
+    page = shared
     node = near(page, "runs")
     page.fill("#find", "mymixer DONE")
     assert rows(node) == 1
@@ -181,10 +119,20 @@ def test_runs_are_found_by_words_and_open(opened: Any) -> None:
     assert "One [0.1, 0.2]." in below.inner_text()
     page.fill("#find", "no such run")
     assert rows(node) == 0
+    page.fill("#find", "")
 
 
-def test_documents_can_be_looked_into(opened: Any) -> None:
-    page = opened()
+def handmade_document(page: Any, number: int = 0) -> Any:
+    """The section, with a document of the run that was set by hand to do induction."""
+    node = near(page, "documents")
+    names = node.locator("option").all_inner_texts()
+    page.select_option("#explored", index=next(i for i, name in enumerate(names) if "d 48" in name))
+    node.get_by_label("document", exact=True).locator(".chip").nth(number).click()
+    return node
+
+
+def test_documents_can_be_looked_into(shared: Any) -> None:
+    page = shared
     node = near(page, "documents")
     names = node.locator("option").all_inner_texts()
     assert any("MyMixer" in name for name in names)
@@ -210,14 +158,9 @@ def test_documents_can_be_looked_into(opened: Any) -> None:
     assert node.locator(".map td").count() == 24
 
 
-def test_a_cell_marks_its_token_and_shows_patched_answers_and_a_link_leads_back(opened: Any) -> None:
-    page = opened()
-    node = near(page, "documents")
-    names = node.locator("option").all_inner_texts()
-    page.select_option(
-        "#explored", index=next(i for i, name in enumerate(names) if "induction" in name and "d 48" in name)
-    )
-    node.get_by_label("document", exact=True).locator(".chip").nth(2).click()
+def test_a_cell_marks_its_token_and_shows_patched_answers_and_a_link_leads_back(shared: Any) -> None:
+    page = shared
+    node = handmade_document(page, 2)
     node.get_by_role("button", name="roles").click()
     cell = node.locator(".map tbody td").first  # layer 0, input, the key: everything comes back
     cell.hover()
@@ -234,17 +177,8 @@ def test_a_cell_marks_its_token_and_shows_patched_answers_and_a_link_leads_back(
     assert node.locator(".cell[aria-pressed=true]").count() == 1
 
 
-def handmade_document(page: Any, number: int = 0) -> Any:
-    """The section, with a document of the run that was set by hand to do induction."""
-    node = near(page, "documents")
-    names = node.locator("option").all_inner_texts()
-    page.select_option("#explored", index=next(i for i, name in enumerate(names) if "d 48" in name))
-    node.get_by_label("document", exact=True).locator(".chip").nth(number).click()
-    return node
-
-
-def test_every_position_can_be_patched(opened: Any) -> None:
-    page = opened()
+def test_every_position_can_be_patched(shared: Any) -> None:
+    page = shared
     node = handmade_document(page)
     node.get_by_role("button", name="all positions").click()
     heads = node.locator(".map").first.locator("thead th .symbol").all_inner_texts()
@@ -255,26 +189,22 @@ def test_every_position_can_be_patched(opened: Any) -> None:
     row.nth(1).hover()
     assert node.locator(".token.seen .symbol").all_inner_texts() == [tokens[1]]
     row.nth(1).get_by_role("button").click()  # nothing comes back from a pair that was not asked for
-    assert (
-        node.locator(".after").inner_text().splitlines()[1:]
-        == node.locator(".answers").nth(1).inner_text().splitlines()[1:]
-    )
+    after, corrupted = (node.locator(each).inner_text().splitlines() for each in (".after", ".answers >> nth=1"))
+    assert after[1:] == corrupted[1:]
     row.last.get_by_role("button").click()  # the answer stands at the query after layer 1
     assert node.locator(".after li").first.locator(".right").count() == 1
     assert "view=positions" in page.url
 
 
-def test_a_token_shows_what_it_reads(opened: Any) -> None:
-    page = opened()
+def test_a_token_shows_what_it_reads(shared: Any) -> None:
+    page = shared
     node = handmade_document(page)
     strip = node.locator(".strip")
 
     def most(layer: int) -> str:
         """The role of the token that a layer reads most."""
-        shares = [
-            float(text.replace("–", "0"))
-            for text in strip.locator("tbody tr").nth(layer).locator("td").all_inner_texts()
-        ]
+        texts = strip.locator("tbody tr").nth(layer).locator("td").all_inner_texts()
+        shares = [float(text.replace("–", "0")) for text in texts]
         return str(node.locator(".token .role").nth(shares.index(max(shares))).inner_text())
 
     assert most(1) == "value"  # induction: the query reads the value in layer 1 ...
@@ -295,8 +225,8 @@ def test_a_token_shows_what_it_reads(opened: Any) -> None:
     assert "(query)" in page.locator(".strip").inner_text()
 
 
-def test_tables_of_a_phone_do_not_scroll_sideways(opened: Any) -> None:
-    page = opened(390)
+def test_tables_of_a_phone_do_not_scroll_sideways(phone: Any) -> None:
+    page = phone
     for section in ("summary", "runs"):
         frame = near(page, section).locator(".sheet > .scroll").first
         assert frame.evaluate("node => node.scrollWidth <= node.clientWidth")
@@ -304,8 +234,8 @@ def test_tables_of_a_phone_do_not_scroll_sideways(opened: Any) -> None:
         assert score.evaluate("node => getComputedStyle(node, '::before').content") == '"accuracy %"'
 
 
-def test_names_stay_text(opened: Any) -> None:
-    page = opened()
+def test_names_stay_text(shared: Any) -> None:
+    page = shared
     node = near(page, "summary")
     assert EVIL in node.inner_text()
     node.locator("tr", has_text=EVIL).first.locator("button.open").click()
@@ -313,6 +243,7 @@ def test_names_stay_text(opened: Any) -> None:
     for toggle in page.locator("#runs button.open").all():
         toggle.click()
     assert EVIL in page.locator("#runs pre").first.inner_text()
+    page.fill("#find", "")
     line = near(page, "training").locator(".mark-line path[aria-label*=onerror]").first
     line.scroll_into_view_if_needed()
     page.mouse.move(*line.evaluate(MIDDLE))
@@ -322,8 +253,8 @@ def test_names_stay_text(opened: Any) -> None:
     assert page.locator("main img").count() == 0
 
 
-def test_tooltips_show_values_as_text(opened: Any) -> None:
-    page = opened()
+def test_tooltips_show_values_as_text(shared: Any) -> None:
+    page = shared
     near(page, "study-ar").locator(".drawing").first.locator(".mark-text.role-mark text").first.hover()
     tip = page.locator("#tip")
     tip.wait_for(state="visible")
@@ -331,8 +262,8 @@ def test_tooltips_show_values_as_text(opened: Any) -> None:
     assert "learning rate" in tip.inner_text()
 
 
-def test_a_chart_can_be_saved(opened: Any, tmp_path: Path) -> None:
-    page = opened()
+def test_a_chart_can_be_saved(shared: Any, tmp_path: Path) -> None:
+    page = shared
     with page.expect_download() as saved:
         near(page, "study-ar").get_by_role("button", name="Save as SVG").first.click()
     saved.value.save_as(tmp_path / "chart.svg")
@@ -362,8 +293,8 @@ def test_no_width_scrolls_the_page_sideways(opened: Any, width: int) -> None:
     assert page.locator("#menu").is_visible() == (width < 960)
 
 
-def test_the_menu_of_a_phone_opens_and_closes(opened: Any) -> None:
-    page = opened(390)
+def test_the_menu_of_a_phone_opens_and_closes(phone: Any) -> None:
+    page = phone
     assert not page.locator("nav").is_visible()
     page.click("#menu")
     assert page.locator("nav").is_visible()
@@ -376,12 +307,12 @@ def test_the_menu_of_a_phone_opens_and_closes(opened: Any) -> None:
 def test_paper_has_all_charts_in_light_colours_and_no_controls(opened: Any) -> None:
     page = opened(scheme="dark")
     page.emulate_media(media="print")
-    page.wait_for_function(
-        "[...document.querySelectorAll('.drawing')].every(each => each.querySelector('svg, canvas'))"
+    every, title = (
+        "[...document.querySelectorAll('.drawing')]",
+        "document.querySelector('.drawing .role-title-text text')",
     )
-    page.wait_for_function(
-        "document.querySelector('.drawing .role-title-text text').getAttribute('fill') === '#1c2126'"
-    )
+    page.wait_for_function(f"{every}.every(each => each.querySelector('svg, canvas'))")
+    page.wait_for_function(f"{title}.getAttribute('fill') === '#1c2126'")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     for hidden in (".bar", "nav", ".filters", "#find"):
         assert not page.locator(hidden).first.is_visible()

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mecheval.intervene.grid import answer_likelihood, joined, likelihood, right
+from mecheval.intervene.grid import answer_likelihood, likelihood, right
 from mecheval.intervene.mechanism import Cell, Depths, Finding, Rule, retrieving, route
 from mecheval.intervene.places import NEAR
 from mecheval.intervene.trial import Trial, change
 from mecheval.sites import Site
-from mecheval.types import FRAMED, Batch, Meaning, first_of, has_role, last_of
+from mecheval.types import FRAMED, Batch, Meaning, first_of, has_role, joined, last_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ from mecheval.intervene.places import Listener, listening, place
 from mecheval.model import LM
 from mecheval.model.block import AFTER_MIXER
 from mecheval.sites import Site
-from mecheval.types import Batch, has_role
+from mecheval.types import Batch, has_role, joined
 
 WIDTHS, LENGTHS = 64, 8
 """Generous estimate of a block's memory per token: WIDTHS times the width plus LENGTHS times the length."""
@@ -132,26 +132,19 @@ def read_each(
 
     The time of a pass over few documents is that of its operations, so two of them cost little more than one.
     """
-    one, n = next(iter(batches.values())), len(next(iter(batches.values())))
-    if len(batches) * n > at_once or any(batch.tokens.shape != one.tokens.shape for batch in batches.values()):
+    n = len(next(iter(batches.values())))
+    if len(batches) * n > at_once:
         return {name: read(model, batch, sites, where) for name, batch in batches.items()}
     stacked = {role: at.repeat(len(batches), *[1] * (at.ndim - 1)) for role, at in where.items()}
-    found = read(model, joined(list(batches.values())), sites, stacked)
-    rows = {name: slice(i * n, (i + 1) * n) for i, name in enumerate(batches)}
+    found, values, inputs = read(model, joined(list(batches.values())), sites, stacked)
     return {
         name: Observed(
-            found.likelihood[some],
-            {site: {role: x[some] for role, x in at.items()} for site, at in found.values.items()},
-            {block: x[some] for block, x in found.inputs.items()},
+            found[rows],
+            {site: {role: x[rows] for role, x in at.items()} for site, at in values.items()},
+            {block: x[rows] for block, x in inputs.items()},
         )
-        for name, some in rows.items()
+        for name, rows in ((name, slice(i * n, (i + 1) * n)) for i, name in enumerate(batches))
     }
-
-
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Documents of one length, one batch after the other, with only those fields that `read` uses."""
-    tokens, at, answers = (torch.cat([getattr(b, x) for b in batches]) for x in ("tokens", "predict_at", "answers"))
-    return replace(batches[0], tokens=tokens, predict_at=at, answers=answers)
 
 
 def _check(site: str, x: Tensor, tokens: Tensor, axis: int, again: bool) -> None:
