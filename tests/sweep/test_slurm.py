@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +14,10 @@ import pytest
 from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep import ENGINES, Event, Job, sweep
-from mecheval.sweep.slurm_engine import SlurmEngine, Task, _Arrays
+from mecheval.sweep.slurm_engine import SlurmEngine, Task, _Arrays, _Submitted
 from sweep.jobs import Heard, Here, bytes_of
-from training.runs import tiny
+from sweep.test_local import until
+from training.runs import in_child, outcome, tiny
 
 pytest.importorskip("submitit", reason="the extra `dev` brings submitit")
 
@@ -57,10 +60,38 @@ def test_a_killed_job_of_an_array_is_submitted_again(tmp_path: Path, monkeypatch
     assert not list((tmp_path / "found").glob(".slurm-*"))  # nothing is left of submitit's files
 
 
+def test_at_the_time_limit_a_run_is_saved_before_its_job_is_queued_again(tmp_path: Path) -> None:
+    """Though no checkpoint was due. What submitit does then ends the process; here it writes a file."""
+    job, events, again = Job(tiny(steps=100_000, every=100_000)), tmp_path / "events", tmp_path / "again"
+    (tmp_path / "marker").touch()
+    given = {"job": {"run": job.run, **job.to_dict()}, "store": str(tmp_path), "marker": "marker",
+             "file": str(events), "seconds": 1000, "environment": {}}  # fmt: skip
+
+    def at_a_node() -> None:
+        signal.alarm(60)  # without the first signal it would train for long
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        signal.signal(signal.SIGUSR2, lambda number, frame: again.write_text(str(number)))
+        Task()(json.dumps(given))
+
+    child = in_child(at_a_node)
+    until(lambda: events.exists() and '"step"' in events.read_text())
+    os.kill(child, signal.SIGUSR2)
+    assert outcome(child) == 0
+    assert again.read_text() == str(int(signal.SIGUSR2))
+    status = Store(tmp_path).folder(job.run).status()
+    assert (status["status"], status["step"] > 0) == ("interrupted", True)
+
+
 def test_at_the_time_limit_a_job_is_the_same_again() -> None:
     again: Any = Task().checkpoint("given")
     assert isinstance(again.function, Task)
     assert again.args == ("given",)
+
+
+def test_a_killed_job_is_reported_with_its_own_last_words() -> None:
+    said = "slurmstepd: error: *** STEP CANCELLED ***\nsubmitit WARNING (2026-11-17) - Bypassing signal SIGCONT\n"
+    lost = _Submitted(Job(tiny()), SimpleNamespace(stderr=lambda: said), Path("none"))
+    assert lost.last_words() == "its Slurm job is gone (slurmstepd: error: *** STEP CANCELLED ***)"
 
 
 def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

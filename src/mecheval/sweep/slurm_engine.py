@@ -12,12 +12,14 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from mecheval import custom
@@ -210,11 +212,12 @@ class _Submitted:
         return bool(self.handle.done() if local else self.handle.paths.result_pickle.exists())
 
     def last_words(self) -> str:
-        """A message that the job is gone, with the last line of its standard error."""
-        said = ""
+        """A message that the job is gone, with the last line of its standard error that is not from submitit itself."""
+        lines: list[str] = []
         with suppress(OSError):
-            said = (self.handle.stderr() or "").strip().rpartition("\n")[2].strip()
-        return "its Slurm job is gone" + (f" ({said})" if said else "")
+            lines = [line for line in (self.handle.stderr() or "").splitlines() if line.strip()]
+        lines = [line.strip() for line in lines if not line.startswith("submitit ")]
+        return "its Slurm job is gone" + (f" ({lines[-1]})" if lines else "")
 
 
 class Task:
@@ -230,10 +233,39 @@ class Task:
 
             try:
                 check_shared(todo["store"], todo["marker"])
-                work(Job.read(todo["job"]), todo["store"], report, checkpoint_seconds=todo["seconds"])
+                with saving_at_the_limit():
+                    work(Job.read(todo["job"]), todo["store"], report, checkpoint_seconds=todo["seconds"])
             except UserError as error:  # for example, a custom mixer's file has changed since the sweep began
                 report(Event(todo["job"]["run"], "end", status="failed", message=str(error)))
 
     def checkpoint(self, given: str) -> Any:
         """Called by submitit at the time limit: queue the same job again, which resumes from its last checkpoint."""
         return import_submitit().helpers.DelayedSubmission(self, given)
+
+
+@contextmanager
+def saving_at_the_limit() -> Iterator[None]:
+    """Let a run save a checkpoint before submitit queues its job again, which ends the process at once.
+
+    Otherwise, a job that reaches no checkpoint before its time limit would start from the same step for ever. Training
+    saves and ends at a SIGTERM; while nothing is trained, that signal has the handler that it had before.
+    """
+    limit = signal.Signals[f"SIG{import_submitit().JobEnvironment.USR_SIG}"]
+    queue_again, untrained = signal.getsignal(limit), signal.getsignal(signal.SIGTERM)
+    late = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal late
+        late = True
+        if signal.getsignal(signal.SIGTERM) is not untrained:
+            signal.raise_signal(signal.SIGTERM)
+        elif callable(queue_again):
+            queue_again(number, frame)
+
+    signal.signal(limit, handle)
+    try:
+        yield
+    finally:
+        signal.signal(limit, queue_again)
+    if late and callable(queue_again):
+        queue_again(limit, None)
