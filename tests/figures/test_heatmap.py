@@ -155,7 +155,7 @@ def test_files_that_cannot_be_written(tmp_path: Path) -> None:
         UserError, match=r"cannot write a figure as 'map.gif'; choose .html, .json, .pdf, .png, .svg at the end\."
     ):
         figures.save(chart, tmp_path / "map.gif")
-    with pytest.raises(UserError, match=r"cannot write .*missing/map.svg: No such file or directory\."):
+    with pytest.raises(UserError, match=r"cannot write .*missing/map.svg: there is no such folder\."):
         figures.save(chart, tmp_path / "missing" / "map.svg")
     assert list(tmp_path.iterdir()) == []
 

@@ -133,7 +133,7 @@ def test_a_tokenizer_object_will_do(pieces: Path) -> None:
 
     made = Words.tokenized(AutoTokenizer.from_pretrained(str(pieces)), statements=2)
     assert torch.equal(made.sample(5).tokens, words(tokenizer=str(pieces), statements=2).sample(5).tokens)
-    with pytest.raises(UserError, match="use a fast one"):
+    with pytest.raises(UserError, match="use a fast tokenizer"):
         Words.tokenized(object())
 
 
