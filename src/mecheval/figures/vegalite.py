@@ -71,6 +71,8 @@ Row = Mapping[str, Any]
 
 VERSION = "6.4"
 """The version of Vega-Lite that the specifications are written for."""
+FONTS = "Arial, Liberation Sans, Helvetica, sans-serif"
+"""Fonts of the same widths, of which most machines have one."""
 SCALE = 2
 """Pixels of a PNG per pixel of the chart, so that it is sharp on paper and on dense screens."""
 TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal"}
@@ -129,10 +131,14 @@ class Chart:
         return json.dumps(self.spec, indent=indent, ensure_ascii=False, allow_nan=False)
 
     def svg(self) -> str:
-        """The chart as SVG, with its description as the label of the picture."""
+        """The chart as SVG, with its description as the label of the picture.
+
+        The renderer measures text in a font as wide as Arial: in a wider one, texts at the edges would be clipped.
+        """
         import vl_convert
 
         drawn: str = vl_convert.vegalite_to_svg(self.to_json(None), vl_version=version())
+        drawn = drawn.replace('font-family="sans-serif"', f'font-family="{FONTS}"')
         return drawn.replace("<svg ", f"<svg aria-label={quoteattr(self.description)} ", 1)
 
     def png(self, scale: float = SCALE) -> bytes:
