@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 
 import mecheval as me
 from benchmarks.harness import Row, interleaved, show
 from mecheval.mixers import MIXERS
+from mecheval.ops.adamw import AdamW
 
 SLOWDOWN = {"h3": 4.0, **dict.fromkeys(("gated_delta_net", "kda", "mesa_net", "rwkv7"), 3.0)}
 """How many times attention's step a mixer's may take; 2.5 unless said otherwise."""
@@ -31,13 +31,13 @@ def steps(mixer: str, narrow: bool = True) -> Callable[[], None]:
     lm = me.LM(task.vocab_size, 64, 2, mixer, seed=0)
     if not narrow:  # a listener in the last block makes it compute all positions
         lm.taps()["blocks.1.output"].listener = lambda x: x
-    optimiser = torch.optim.AdamW(lm.parameters(), lr=1e-3, weight_decay=0, fused=True)
+    optimiser = AdamW(lm.parameters(), weight_decay=0)
 
     def make() -> None:
         for _ in range(STEPS):
             optimiser.zero_grad()
             F.cross_entropy(lm(tokens, at=at), batch.answers).backward()
-            optimiser.step()
+            optimiser.step(1e-3)
 
     return make
 

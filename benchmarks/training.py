@@ -37,13 +37,13 @@ def bare() -> Callable[[], None]:
     task = run.build_task()
     lm, source = run.build_lm(task), TrainingData(run, task)
     batches = [source.batch(i) for i in range(BLOCK)]
-    optimiser = torch.optim.AdamW(lm.parameters(), lr=1e-4, weight_decay=0, fused=True)
+    optimiser = AdamW(lm.parameters(), weight_decay=0)
 
     def make() -> None:
         for tokens, at, targets in batches:
             optimiser.zero_grad()
             F.cross_entropy(lm(tokens, at=at).flatten(0, 1), targets.flatten()).backward()
-            optimiser.step()
+            optimiser.step(1e-4)
 
     return make
 
@@ -54,12 +54,12 @@ def everywhere() -> Callable[[], None]:
     task = run.build_task()
     lm, (tokens, at, targets) = run.build_lm(task), TrainingData(run, task).batch(0)
     labels = torch.full_like(tokens, -100).scatter(1, at, targets)
-    optimiser = torch.optim.AdamW(lm.parameters(), lr=1e-4, weight_decay=0, fused=True)
+    optimiser = AdamW(lm.parameters(), weight_decay=0)
 
     def make() -> None:
         optimiser.zero_grad()
         F.cross_entropy(lm(tokens).flatten(0, 1), labels.flatten(), ignore_index=-100).backward()
-        optimiser.step()
+        optimiser.step(1e-4)
 
     return make
 
