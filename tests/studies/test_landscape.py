@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,12 @@ import pandas as pd
 import pytest
 
 import mecheval as me
+from mecheval.errors import UserError
 from mecheval.figures import draw
 from mecheval.store import Store
 from mecheval.studies import StudyTable, get_study, study_points
 from mecheval.studies.landscape import COLUMNS, FOLDER, columns, kept, look, says
 from mecheval.sweep import Point
-from mecheval.training import landscape as module
 
 SIDE = [-1.0, 0.0, 1.0]
 
@@ -91,11 +93,19 @@ def test_a_run_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert first is not None
     assert first["sharpness"][:, 0].tolist() == [1, 2, 3, 4, 5]  # before the first step, AdamW has no moments
     assert (first["plane"].shape, len(first["line"])) == ((225, 3), 31)
-    monkeypatch.setattr(module, "landscape", lambda *_, **__: pytest.fail("it is there"))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("it is there"))
     look(points, store)
     again = kept(store, config.id)
     assert again is not None
     assert all(np.array_equal(first[name], again[name]) for name in first)
+
+
+def test_a_run_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
+    few: dict[str, Any] = {"data.documents": None, "evaluate.documents": 16, "batch_size": 4, "steps": 5}
+    config = me.run_config("ar", "attention", pairs=2, keys=4, values=4, d_model=8, **few)
+    shutil.rmtree(me.train(config, tmp_path).path / "weights")
+    with pytest.raises(UserError, match=f"^landscape of run {config.id}: .*{config.id}"):
+        look([Point({}, config)], Store(tmp_path), workers=1)
 
 
 def test_its_runs_are_those_of_convergence() -> None:

@@ -130,6 +130,11 @@ class Counting(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops: int = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not to: PyTorch would import its compiler in every process, which takes longer than most measurements."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__

@@ -191,7 +191,7 @@ def study(
             failures += train(batch)
         took = time.monotonic() - began if worked_on else 0.0
         for study, points in batch:
-            shown[study.name] = _show(study, points, opened, pages, scale, took, kind)
+            shown[study.name] = _show(study, points, opened, pages, scale, took, kind, workers)
     if as_json:
         print_json(shown)
     _check_failures(failures)
@@ -250,8 +250,9 @@ def _print_status(plans: Sequence[Grid], store: Store, workers: int | None, as_j
 
 
 def _show(
-    study: Study, points: Sequence[Point], store: Store, folder: Path, scale: str, took: float, kind: str | None
-) -> list[dict[str, Any]]:
+    study: Study, points: Sequence[Point], store: Store, folder: Path, scale: str, took: float, kind: str | None,
+    workers: int | None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Draw a study's figures, and print its table as text of this kind, or return it as plain data for JSON."""
     from mecheval.cli.show import records
     from mecheval.cli.show.studies import BELOW, result_table
@@ -262,7 +263,7 @@ def _show(
 
     if study.prepare is not None:
         with aside.status("looking into runs"):
-            study.prepare(points, store)
+            study.prepare(points, store, workers)
     table = study_table(study, points, store)
     best = table.best()
     with writing(folder):

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
-import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,7 @@ from mecheval.files import write_output
 from mecheval.machine import environment, machine_memory
 from mecheval.mixers.options import BUILT_IN, MAX_LENGTH, MIXERS
 from mecheval.paper.estimates import student
-from mecheval.sweep.local import WORKER, python_path
+from mecheval.sweep.local import program
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -113,8 +111,7 @@ def _cells(mixer: str, lengths: Sequence[int], d_model: int, memory: int, second
     if not lengths:
         return
     asked = {"mixer": mixer, "lengths": list(lengths), "d_model": d_model, "memory": memory, "seconds": seconds}
-    command = [sys.executable, "-P", "-m", "mecheval.analysis.cost_cell", json.dumps(asked)]
-    surrounding = {**os.environ, **WORKER, "PYTHONPATH": python_path()}
+    command, surrounding = program("mecheval.analysis.cost_cell", json.dumps(asked))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surrounding) as process:
         assert process.stdout is not None
         try:

@@ -7,8 +7,7 @@ The fast path factorises G by Cholesky in double precision, because G is nearly 
 for the gradient: with x held fixed, the residual r = q - G x - lamb x is a linear recurrence, and the
 cotangent of r is that of x, solved by the same matrices.
 
-Legend: B batch, L length, H heads, D key size, K queries, N documents side by side, in
-G groups.
+Legend: B batch, L length, H heads, D key size, K queries of a document, N queries side by side, in C chunks.
 """
 
 from __future__ import annotations
@@ -32,13 +31,17 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST_KEPT = 1 << 23
-"""Numbers in factors that are kept from the forward to the backward pass (64 MB); else it repeats them."""
-LANES = 32
-"""Most documents that are solved side by side, so that every inner loop is a few vectors long, whatever the width.
+MOST_KEPT = 3 << 20
+"""Most numbers in factors that are kept from the forward to the backward pass (24 MB); else it repeats them.
 
-A kernel learns how many there are only when it runs: loops of a fixed length are unrolled, and then not vectorised.
+Allocations above 32 MB get fresh pages from the system each time, which takes longer than factorising again.
 """
+LANES = 32
+"""Most queries that are solved side by side, so that every inner loop is a few vectors long, whatever the width, even
+for one document. A kernel learns how many there are only when it runs: loops of a fixed length are unrolled, and then
+not vectorised."""
+LAID = 8
+"""Number of matrices that are laid side by side at once: a cache line of doubles."""
 
 
 def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tensor | None = None) -> Tensor:
@@ -59,10 +62,9 @@ def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tenso
         return ridge_reference(q, k, g, beta, lamb, at)
     at_BK, which_BK = in_time_order(at, batch, length)
     matrices = [x.detach().contiguous() for x in (k, g.exp(), beta, lamb, at_BK, which_BK)]
-    lanes = min(LANES, batch)
-    shape = (-(-batch // LANES), k.shape[2], length, k.shape[3], k.shape[3], lanes)
-    keep = torch.is_grad_enabled() and at is None and math.prod(shape) <= MOST_KEPT
-    factors = torch.empty(shape if keep else (0,) * 6, dtype=torch.float64)
+    shape = (k.shape[2], -(-at_BK.numel() // LANES), k.shape[3], k.shape[3], LANES)
+    keep = torch.is_grad_enabled() and math.prod(shape) <= MOST_KEPT
+    factors = torch.empty(shape if keep else (0,) * 5, dtype=torch.float64)
     x = _solve(q.detach(), *matrices, factors, False)
     if not torch.is_grad_enabled():
         return x
@@ -113,67 +115,62 @@ def _solve_all(
     which_BK: Ints,
     factors: Doubles,
 ) -> None:
-    """Fill x, and the factors of all positions (G, H, L, D, D, N) unless they have no room, or are known already.
+    """Fill x, and the factors of all queries (H, C, D, D, N) unless they have no room, or are known already.
 
     Of symmetric matrices only the upper triangle is computed.
     """
     batch, queries = at_BK.shape
     heads, size = lamb_HD.shape
-    most = min(LANES, batch)
-    G_DDN, U_DDN = np.zeros((size, size, most)), np.zeros((size, size, most))
-    k_DN, y_DN, w_N, beta_N = np.zeros((size, most)), np.zeros((size, most)), np.zeros(most), np.zeros(most)
-    asked_N = np.zeros(most, np.int64)
-    for first in range(0, batch, LANES):
-        lanes, steps = min(LANES, batch - first), 0
-        for n in range(lanes if queries > 0 else 0):
-            steps = max(steps, at_BK[first + n, queries - 1] + 1)
-        for h in range(heads):
-            G_DDN[:] = 0
-            asked_N[:] = 0
-            for t in range(steps):
-                if len(factors):
-                    U_DDN = factors[first // LANES, h, t]
-                for n in range(0 if known else lanes):
-                    w_N[n], beta_N[n] = w_BLH[first + n, t, h], beta_BLH[first + n, t, h]
-                    k_DN[:, n] = k_BLHD[first + n, t, h]
+    G_EDD, U_DDN, y_DN = np.zeros((LAID, size, size)), np.zeros((size, size, LANES)), np.zeros((size, LANES))
+    for h in range(heads):
+        for first in range(0, batch * queries, LANES):
+            lanes = min(LANES, batch * queries - first)
+            if len(factors):
+                U_DDN = factors[h, first // LANES]
+            for n in range(lanes):
+                b, i = divmod(first + n, queries)
+                y_DN[:, n] = q_BKHD[b, which_BK[b, i], h]
                 if not known:
-                    _write(G_DDN, w_N, beta_N, k_DN)
-                factorised = known
-                while True:
-                    asking = False
-                    for n in range(lanes):
-                        if asked_N[n] < queries and at_BK[first + n, asked_N[n]] == t:
-                            y_DN[:, n] = q_BKHD[first + n, which_BK[first + n, asked_N[n]], h]
-                            asking = True
-                    if not asking:
-                        break
-                    if not factorised:
-                        _factorise(G_DDN, lamb_HD[h], U_DDN)
-                        factorised = True
-                    _back_and_forth(U_DDN, y_DN)
-                    for n in range(lanes):
-                        if asked_N[n] < queries and at_BK[first + n, asked_N[n]] == t:
-                            x_BKHD[first + n, which_BK[first + n, asked_N[n]], h] = y_DN[:, n]
-                            asked_N[n] += 1
+                    G_DD, start = G_EDD[n % LAID], 0
+                    if i > 0:
+                        G_DD[:], start = G_EDD[(n - 1) % LAID], at_BK[b, i - 1] + 1
+                    else:
+                        G_DD[:] = 0
+                    for t in range(start, at_BK[b, i] + 1):
+                        _write(G_DD, np.float64(w_BLH[b, t, h]), np.float64(beta_BLH[b, t, h]), k_BLHD[b, t, h])
+                    if n % LAID == LAID - 1 or n == lanes - 1:
+                        _lay(G_EDD, lamb_HD[h], U_DDN, n - n % LAID)
+            if not known:
+                _factorise(U_DDN, lanes)
+            _back_and_forth(U_DDN, y_DN, lanes)
+            for n in range(lanes):
+                b, i = divmod(first + n, queries)
+                x_BKHD[b, which_BK[b, i], h] = y_DN[:, n]
 
 
 @fast_kernel
-def _write(G_DDN: Doubles, w_N: Doubles, beta_N: Doubles, k_DN: Doubles) -> None:
+def _write(G_DD: Doubles, w: float, beta: float, k_D: Floats) -> None:
     """One step of G."""
-    for i in range(len(k_DN)):
-        for j in range(i, len(k_DN)):
-            for n in range(len(w_N)):
-                G_DDN[i, j, n] = w_N[n] * G_DDN[i, j, n] + beta_N[n] * k_DN[i, n] * k_DN[j, n]
+    for i in range(len(k_D)):
+        strength = beta * k_D[i]
+        for j in range(i, len(k_D)):
+            G_DD[i, j] = w * G_DD[i, j] + strength * k_D[j]
 
 
 @fast_kernel
-def _factorise(G_DDN: Doubles, lamb_D: Floats, U_DDN: Doubles) -> None:
-    """Write to U the upper triangle with U^T U = G + diag(lamb), and to its diagonal the reciprocals."""
-    size, lanes = len(lamb_D), G_DDN.shape[2]
-    for i in range(size):
-        U_DDN[i, i:] = G_DDN[i, i:]
-        for n in range(lanes):
-            U_DDN[i, i, n] += lamb_D[i]
+def _lay(G_EDD: Doubles, lamb_D: Floats, U_DDN: Doubles, first: int) -> None:
+    """Copy G + diag(lamb) of a few queries to their lanes."""
+    for i in range(len(lamb_D)):
+        for j in range(i, len(lamb_D)):
+            ridge = lamb_D[i] if i == j else 0.0
+            for e in range(LAID):
+                U_DDN[i, j, first + e] = G_EDD[e, i, j] + ridge
+
+
+@fast_kernel
+def _factorise(U_DDN: Doubles, lanes: int) -> None:
+    """Replace each upper triangle of a matrix A by that with U^T U = A, and its diagonal by the reciprocals."""
+    size = len(U_DDN)
     for i in range(size):
         for n in range(lanes):
             U_DDN[i, i, n] = 1 / np.sqrt(U_DDN[i, i, n])
@@ -187,9 +184,9 @@ def _factorise(G_DDN: Doubles, lamb_D: Floats, U_DDN: Doubles) -> None:
 
 
 @fast_kernel
-def _back_and_forth(U_DDN: Doubles, y_DN: Doubles) -> None:
+def _back_and_forth(U_DDN: Doubles, y_DN: Doubles, lanes: int) -> None:
     """Solve U^T U x = y in place."""
-    size, lanes = y_DN.shape
+    size = len(y_DN)
     for i in range(size):
         for n in range(lanes):
             y_DN[i, n] *= U_DDN[i, i, n]

@@ -6,7 +6,9 @@ The results of `mecheval.training.landscape` are kept in the store, in a file fo
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from mecheval.errors import UserError
 from mecheval.files import write_atomic
+from mecheval.machine import cores
 from mecheval.plain import parse_json
 from mecheval.store import Store, StoreError, writing
 from mecheval.store.guard import read_file
@@ -23,6 +26,7 @@ from mecheval.studies.convergence import in_most_runs
 from mecheval.studies.scales import FAST, PREFERRED
 from mecheval.studies.study import Study
 from mecheval.sweep import Point
+from mecheval.sweep.local import program
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -49,27 +53,38 @@ def points(scale: str) -> list[Point]:
     return [point for point in every if point.axes["lr"] == PREFERRED.get(point.axes["mixer"], FAST)]
 
 
-def look(points: Sequence[Point], store: Store) -> None:
-    """Compute the landscapes of finished runs that have none yet."""
-    from mecheval.training.landscape import landscape
-
+def look(points: Sequence[Point], store: Store, workers: int | None = None) -> None:
+    """Compute the landscapes of finished runs that have none yet, each in a process; by default, one per core."""
+    missing = []
     for point in points:
-        run = point.config.id
-        folder = store.folder(run)
-        if not folder.exists() or folder.status()["status"] != "done" or kept(store, run) is not None:
-            continue
-        found = landscape(folder, ALONG, documents=DOCUMENTS, eigenvalues=0)
-        names = ("step", "loss", "preconditioned", "preconditioned_edge")
-        measured = [row for row in found.sharpness if row["preconditioned"] is not None]
-        made = {
-            "plane": [[row["a"], row["b"], row["loss"]] for row in found.plane],
-            "line": [[row["part"], row["loss"]] for row in found.line],
-            "sharpness": [[row[name] for name in names] for row in measured],
-        }
-        path = _file(store, run)
-        with writing(path):
-            path.parent.mkdir(exist_ok=True)
-            write_atomic(path, json.dumps(made).encode())
+        folder = store.folder(point.config.id)
+        if folder.exists() and folder.status()["status"] == "done" and kept(store, folder.id) is None:
+            missing.append(folder.id)
+    with ThreadPoolExecutor(workers or cores()) as pool:
+        try:
+            list(pool.map(lambda run: _look_at(store, run), missing))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _look_at(store: Store, run: str) -> None:
+    command, environment = program("mecheval.training.landscape", str(store.path), run, str(ALONG), str(DOCUMENTS))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().rpartition("\n")[2] or "its process was killed."
+        raise UserError(f"landscape of run {run}: {said}")
+    found = json.loads(done.stdout)
+    names = ("step", "loss", "preconditioned", "preconditioned_edge")
+    measured = [row for row in found["sharpness"] if row["preconditioned"] is not None]
+    made = {
+        "plane": [[row["a"], row["b"], row["loss"]] for row in found["plane"]],
+        "line": [[row["part"], row["loss"]] for row in found["line"]],
+        "sharpness": [[row[name] for name in names] for row in measured],
+    }
+    path = _file(store, run)
+    with writing(path):
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, json.dumps(made).encode())
 
 
 def kept(store: Store, run: str) -> Found | None:

@@ -39,7 +39,7 @@ class Study:
     readings: Sequence[Reading] = field(default=())
     every_rate: bool = False
     splits: tuple[str, ...] = ("test",)
-    prepare: Callable[..., None] | None = None  # computes from weights, once, what `columns` reads: (points, store)
+    prepare: Callable[..., None] | None = None  # (points, store, workers): computes what `columns` reads, once
     columns: Callable[..., Any] | None = None  # from the rows of its table and the store to more columns, by run
     says: Callable[..., list[str]] | None = None  # from the StudyTable of all runs to sentences about them
 

@@ -23,6 +23,8 @@ from mecheval.tasks import build_task
 
 FEW = 16
 """Number of documents from which the padded length of a batch is estimated."""
+SLOW = {"d_state", "filter_order", "expand_v", "lru_width"}
+"""Options that tell a mixer whose step takes long: those that carry a state, and long convolutions."""
 LAYER_SECONDS, OPERATIONS, LONGER, EARLY = 1e-3, 9e10, 2.0, 0.5
 """Constants for a guess when nothing has been measured: seconds per layer and step; operations per second; how many
 times longer a step takes with mixers that carry a state or have long convolutions; and the fraction of its steps that
@@ -201,7 +203,7 @@ def _guess(config: RunConfig) -> float:
     vocabulary, length = _sizes(json.dumps(config.task.data(), sort_keys=True), data.batch_size)
     parameters = model.d_model * (vocabulary + 12 * model.d_model * model.n_layers)
     step = LAYER_SECONDS * model.n_layers + 6 * parameters * data.batch_size * length / OPERATIONS
-    is_long = {"d_state", "filter_order"} & options.keys() or LONG in np.atleast_1d(options.get("kernel_size", 0))
+    is_long = SLOW & options.keys() or LONG in np.atleast_1d(options.get("kernel_size", 0))
     return data.steps * step * (LONGER if is_long else 1) * (1 if config.evaluate.stop_at is None else EARLY)
 
 

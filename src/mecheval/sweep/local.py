@@ -43,6 +43,11 @@ class LocalEngine(CrewEngine):
         return nullcontext(_Processes(self, store, min(max(1, self.workers // threads), len(jobs))))
 
 
+def program(module: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment of a program of this package that works with one thread."""
+    return [sys.executable, "-P", "-m", module, *arguments], {**os.environ, **WORKER, "PYTHONPATH": python_path()}
+
+
 def python_path() -> str:
     """PYTHONPATH without its empty entries, which would mean the working folder."""
     return os.pathsep.join(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
@@ -105,10 +110,9 @@ class _Worker:
         self.gone = False
         self._rest, self._said = b"", ""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+        command, environment = program("mecheval.sweep.worker", store, str(checkpoint_seconds))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "mecheval.sweep.worker", store, str(checkpoint_seconds)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            env={**os.environ, **WORKER, "PYTHONPATH": python_path()},
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment,
             # Ctrl-C in a terminal reaches only the parent, which then asks each worker once to stop.
             start_new_session=nice > 0, process_group=None if nice else 0,
         )  # fmt: skip

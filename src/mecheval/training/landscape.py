@@ -10,10 +10,12 @@ lr), as Cohen et al. (2022, arXiv 2207.14484) derive.
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from mecheval.config import RunConfig
 from mecheval.errors import UserError
 from mecheval.model import LM
 from mecheval.ops import dispatch
-from mecheval.store import RunFolder
+from mecheval.store import RunFolder, Store, StoreError
 from mecheval.tasks import Task
 from mecheval.training.state import Training, TrainingData, questions
 from mecheval.types import Questions
@@ -201,3 +203,16 @@ def _twice_differentiable() -> Iterator[None]:
     """Use the reference path of all operations in this context, because only those can be differentiated twice."""
     with dispatch.path("reference"), sdpa_kernel(SDPBackend.MATH):
         yield
+
+
+def main(store: str, run: str, along: str, documents: str) -> None:
+    """Print the landscape of a run as JSON, without plain eigenvalues, for a parent process."""
+    try:
+        found = landscape(Store(store).folder(run), int(along), documents=int(documents), eigenvalues=0)
+    except (UserError, StoreError) as error:
+        sys.exit(str(error))
+    print(json.dumps(asdict(found)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
