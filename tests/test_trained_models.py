@@ -20,13 +20,14 @@ EXPECTED = {
     "attention": {"induction"},
     "delta_net": {"conv_association", "direct_retrieval"},
 }
-"""Mixers that learn the task of study `ar` in 100 to 300 steps, with the verdicts of each way to recall."""
+"""Mixers that learn the quickstart's task in 100 to 300 steps, with the verdicts of each way to recall."""
 
 
 @pytest.mark.parametrize("mixer", EXPECTED)
 def test_a_trained_model_recalls_as_in_the_paper(mixer: str, tmp_path: Path) -> None:
-    settings = {"stop_at": 0.98, "interchange_every": None}
-    [point] = scales.preferred("ar", "laptop", settings, mixers=(mixer,))
+    settings = {**scales.QUICK, "stop_at": 0.98, "interchange_every": None}
+    rate = scales.PREFERRED.get(mixer, scales.FAST)
+    [point] = scales.runs("ar", "laptop", settings, mixer=(mixer,), d_model=(64,), lr=(rate,))
     folder = me.train(point.config, tmp_path)
     status, run = folder.status(), load_run(folder)
     untrained = score(point.config.build_lm(), evaluation_set(point.config, run.task, "test"))

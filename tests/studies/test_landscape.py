@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from mecheval.errors import UserError
 from mecheval.figures import draw
 from mecheval.store import Store
 from mecheval.studies import StudyTable, get_study, study_points
+from mecheval.studies import landscape as module
 from mecheval.studies.landscape import COLUMNS, FOLDER, columns, kept, look, says
 from mecheval.sweep import Point
 
@@ -88,6 +88,10 @@ def test_a_run_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     config = me.run_config("ar", "attention", pairs=2, keys=4, values=4, d_model=8, **few)
     me.train(config, tmp_path)
     store, points = Store(tmp_path), [Point({}, config)]
+    with monkeypatch.context() as broken:
+        broken.setattr(module, "ALONG", -1)
+        with pytest.raises(UserError, match=f"^landscape of run {config.id}: landscape: give along >= 0"):
+            look(points, store)
     look(points, store)
     first = kept(store, config.id)
     assert first is not None
@@ -98,14 +102,6 @@ def test_a_run_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     again = kept(store, config.id)
     assert again is not None
     assert all(np.array_equal(first[name], again[name]) for name in first)
-
-
-def test_a_run_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
-    few: dict[str, Any] = {"data.documents": None, "evaluate.documents": 16, "batch_size": 4, "steps": 5}
-    config = me.run_config("ar", "attention", pairs=2, keys=4, values=4, d_model=8, **few)
-    shutil.rmtree(me.train(config, tmp_path).path / "weights")
-    with pytest.raises(UserError, match=f"^landscape of run {config.id}: .*{config.id}"):
-        look([Point({}, config)], Store(tmp_path), workers=1)
 
 
 def test_its_runs_are_those_of_convergence() -> None:
