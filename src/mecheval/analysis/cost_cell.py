@@ -34,7 +34,7 @@ FEWEST, MOST, SECONDS = 5, 20, 0.5
 """Smallest and largest number of calls, of which the fastest counts, and seconds after which the smallest is enough."""
 OUT_OF_MEMORY = (
     "can't allocate memory", "MemoryError", "Cannot allocate memory", "failed to map segment",
-    "could not create a primitive",
+    "could not create a primitive", "std::bad_alloc",
 )  # fmt: skip
 """Parts of the messages of torch and oneDNN when memory has run out."""
 MOVES = ("clone", "copy", "_to_copy", "fill", "zero", "where", "masked_fill")
