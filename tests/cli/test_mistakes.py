@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -245,14 +246,22 @@ help
 """.strip().splitlines()
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store and files of custom mixers that are wrong."""
+    path = tmp_path_factory.mktemp("folder")
+    (path / "broken.py").write_text("def f(:\n")
+    (path / "raises.py").write_text("raise RuntimeError('no')\n")
+    (path / "two.py").write_text("from torch import nn\nclass A(nn.Linear): ...\nclass B(nn.Linear): ...\n")
+    write_run(Store(path / "mecheval-store").folder(ID), d_model=16, n_layers=2, lr=1e-3)
+    return path
+
+
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MECHEVAL_MIXERS", "")
-    (tmp_path / "broken.py").write_text("def f(:\n")
-    (tmp_path / "raises.py").write_text("raise RuntimeError('no')\n")
-    (tmp_path / "two.py").write_text("from torch import nn\nclass A(nn.Linear): ...\nclass B(nn.Linear): ...\n")
-    write_run(Store(tmp_path / "mecheval-store").folder(ID), d_model=16, n_layers=2, lr=1e-3)
 
 
 @pytest.mark.parametrize("words", MISTAKES)
