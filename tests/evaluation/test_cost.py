@@ -33,10 +33,13 @@ def power_law(mixer: str, length: int) -> dict[str, Any]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     made: list[tuple[str, int]] = []
 
-    def cells(mixer: str, lengths: list[int], *_: Any) -> Generator[dict[str, Any]]:
-        for length in lengths:
-            made.append((mixer, length))
-            yield power_law(mixer, length)
+    def cells(asked: dict[str, list[int]], *_: Any) -> Generator[tuple[str, int, dict[str, Any]]]:
+        for mixer, lengths in asked.items():
+            for length in lengths:
+                made.append((mixer, length))
+                yield mixer, length, power_law(mixer, length)
+                if power_law(mixer, length)["fits"] != "yes":
+                    break
 
     monkeypatch.setattr(cost, "_cells", cells)
     return made
@@ -104,7 +107,7 @@ def test_rows_are_kept_and_what_does_not_fit_is_marked(calls: list[tuple[str, in
     assert [row["fits"] for row, _ in rows[5:]] == ["yes", "yes", "memory", "memory", "memory"]
     assert calls[-1] == ("delta_net", 2048)  # longer ones are marked without a try
     later = list(cost.measured(path, ["delta_net"], [*LENGTHS, 512, 9000]))
-    assert [row["fits"] for row, new in later if new] == ["yes", "memory"]
+    assert {row["length"]: row["fits"] for row, new in later if new} == {512: "yes", 9000: "memory"}
     assert calls[-1] == ("delta_net", 512)
     assert not any(new for _, new in cost.measured(path, ["attention", "delta_net"], LENGTHS))
     frame = pd.DataFrame([row for row, _ in rows])
@@ -153,15 +156,19 @@ def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_real_measurement_and_one_that_does_not_fit(tmp_path: Path) -> None:
-    ((row, _),) = cost.measured(tmp_path / "cost.csv", ["attention"], [64], 16)
-    assert row["fits"] == "yes"
-    assert row["state"] == model("attention", 64, 16).state_size(64)
-    assert 0 < row["memory_mb"] < row["process_mb"]
-    assert 0 < row["forward_ms"] < row["train_ms"]
-    assert list(cost._cells("attention", [64, 128], 16, 10**7, 60)) == [{"fits": "memory"}]
-    assert list(cost._cells("attention", [64, 128], 16, 10**10, 0.01)) == [{"fits": "time"}]
+    both = ["attention", "based"]
+    found = {row["mixer"]: row for row, _ in cost.measured(tmp_path / "cost.csv", both, [64], 16, workers=2)}
+    for name, row in found.items():
+        assert row["fits"] == "yes"
+        assert row["state"] == model(name, 64, 16).state_size(64)
+        assert 0 < row["memory_mb"] < row["process_mb"]
+        assert 0 < row["forward_ms"] < row["train_ms"]
+    limited = cost._cells({"attention": [64, 128], "based": [64]}, 16, 10**7, 60, 1)
+    assert list(limited) == [("attention", 64, {"fits": "memory"}), ("based", 64, {"fits": "memory"})]
+    limited = cost._cells({"attention": [64, 128], "nothing": [64]}, 16, 10**10, 0.01, 1)
+    assert next(limited) == ("attention", 64, {"fits": "time"})
     with pytest.raises(UserError, match=r"cost: nothing at 64 tokens: .*unknown mixer"):
-        next(cost._cells("nothing", [64], 16, 10**10, 60))
+        next(limited)
 
 
 def test_flops() -> None:

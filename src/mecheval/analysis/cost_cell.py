@@ -1,8 +1,8 @@
-"""The program that measures one mixer at several lengths, each in a separate process, so that peak memory is separate.
+"""The program that measures mixers at several lengths, each in a separate process, so that peak memory is separate.
 
 `python -m mecheval.analysis.cost_cell JSON`, with the arguments of `main` as JSON, prints a line of JSON for each
-length. Processes are forked after everything is imported, which takes longer than most measurements. Times are
-CPU time of one thread, and the shortest of several calls counts, because other programs can only add to it.
+mixer and length. Processes are forked after everything is imported, which takes longer than most measurements. Times
+are CPU time of one thread, and the shortest of several calls counts, because other programs can only add to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from mecheval.ops.adamw import AdamW
 
 VOCABULARY, LAYERS, SHORT, LEARNING_RATE = 64, 2, 16, 1e-3
 """Symbols and layers of the models, length of the warm-up calls that load kernels, and learning rate of the steps."""
-FEWEST, MOST, SECONDS = 5, 20, 0.5
+FEWEST, MOST, SECONDS = 5, 20, 0.3
 """Smallest and largest number of calls, of which the fastest counts, and seconds after which the smallest is enough."""
 OUT_OF_MEMORY = (
     "can't allocate memory", "MemoryError", "Cannot allocate memory", "failed to map segment",
@@ -44,12 +44,24 @@ SUMS = ("sum", "mean", "prod", "norm", "softmax")
 MEGABYTE = 2**20
 
 
-def main(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds: float) -> None:
-    """Print the cost of a model at each length, from the shortest to the first that does not fit.
+def main(asked: Mapping[str, Sequence[int]], d_model: int, memory: int, seconds: float) -> None:
+    """Print the cost of each mixer at each of its lengths, from the shortest to the first that does not fit.
 
     `memory` (in bytes) and `seconds` limit each length; `fits` is yes, or the limit that was exceeded.
     """
     torch.set_num_threads(1)
+    for mixer, lengths in asked.items():
+        child = os.fork()
+        if not child:
+            try:
+                _one_mixer(mixer, lengths, d_model, memory, seconds)
+            except Exception as error:  # whatever a mixer raises
+                print(json.dumps(_problem(error)), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+def _one_mixer(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds: float) -> None:
     lm = model(mixer, SHORT, d_model)
     with torch.no_grad():  # only children compute gradients, because a process that has done so must not be forked
         lm(torch.zeros(1, SHORT, dtype=torch.long))
@@ -173,7 +185,4 @@ def _peak(again: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        main(**json.loads(sys.argv[1]))
-    except Exception as error:
-        print(json.dumps(_problem(error)))
+    main(**json.loads(sys.argv[1]))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mecheval.cli.app import app, aside, console, line, loading, note, print_json
-from mecheval.cli.options import AsJson, csv_file, from_to, whole_numbers
+from mecheval.cli.options import AsJson, Workers, csv_file, from_to, whole_numbers
 from mecheval.types import MISSING
 
 
@@ -22,6 +22,7 @@ def cost(
         float | None,
         typer.Option(callback=from_to(0.1, 1e6), help="Most memory of one in GB; default: half of the machine's."),
     ] = None,
+    workers: Workers = None,
     csv: Annotated[Path, typer.Option(callback=csv_file, help="File that keeps the rows, .csv.")] = Path("cost.csv"),
     save: Annotated[Path | None, typer.Option(help="Draw the charts into this file: .svg, .png or .json.")] = None,
     as_json: AsJson = False,
@@ -37,6 +38,7 @@ def cost(
         from mecheval.cli.show import plain_table, records
         from mecheval.evaluation import cost as costs
         from mecheval.figures.cost import cost as chart
+        from mecheval.machine import cores
         from mecheval.mixers.options import BUILT_IN
 
     if save is not None:
@@ -45,11 +47,12 @@ def cost(
     tokens = list(costs.LENGTHS) if lengths is None else whole_numbers("--lengths", lengths)
     rows, total = [], len(chosen) * len(set(tokens))
     with aside.status("measuring") as status:
-        for row, new in costs.measured(csv, chosen, tokens, d_model, seconds, memory):
+        for row, new in costs.measured(csv, chosen, tokens, d_model, seconds, memory, workers or cores()):
             rows.append(row)
             status.update(f"{len(rows)} of {total}: {row['mixer']} at {row['length']:,} tokens")
             if new and row["fits"] != "yes":
                 note(f"{row['mixer']} at {row['length']:,} tokens does not fit: too much {row['fits']}.")
+    rows.sort(key=lambda row: (chosen.index(row["mixer"]), row["length"]))
     frame = pd.DataFrame(rows, columns=list(costs.COLUMNS))
     grown, said = costs.exponents(frame), [*costs.hypotheses(frame), *costs.crossings(frame)]
     if as_json:

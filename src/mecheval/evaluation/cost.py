@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import selectors
 import subprocess
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -50,36 +52,47 @@ second."""
 
 def measured(
     path: Path, mixers: Sequence[str] = tuple(BUILT_IN), lengths: Sequence[int] = LENGTHS, d_model: int = 64,
-    seconds: float = 120.0, memory: float | None = None,
+    seconds: float = 120.0, memory: float | None = None, workers: int = 1,
 ) -> Iterator[tuple[dict[str, Any], bool]]:  # fmt: skip
-    """The row of each mixer and length, and whether it was newly measured; all rows are kept in the CSV file `path`.
+    """The row of each mixer and length, and whether it is new, as they come; all rows are kept in the CSV file `path`.
 
     Rows that the file has from this kind of CPU are not measured again. `seconds` and `memory` (in GB; by default half
-    of the machine's) limit each row. Lengths beyond one that did not fit are not tried.
+    of the machine's, shared by the `workers`, which measure a mixer each) limit each row. Lengths beyond one that did
+    not fit are not tried.
     """
     for mixer in mixers:
         MIXERS.get(mixer)  # an unknown name is an error before anything is measured
     if not lengths or not all(2 <= length < MAX_LENGTH for length in lengths):
         raise UserError(f"cost: lengths must be from 2 to {MAX_LENGTH - 1}.")
-    limit = round(memory * 1e9) if memory is not None else (machine_memory() or 16 * 10**9) // 2
+    limit = round(memory * 1e9) if memory is not None else (machine_memory() or 16 * 10**9) // (2 * workers)
     known = {tuple(row[name] for name in SETTING): row for row in rows_in(path)}
     cpu = environment()["cpu"] or "unknown"
-    empty: dict[str, Any] = dict.fromkeys(COLUMNS)
-    for mixer in mixers:
-        places = [(cpu, d_model, mixer, length) for length in sorted(set(lengths))]
-        last = next((place for place in places if known.get(place, {}).get("fits", "yes") != "yes"), None)
-        missing = [place for place in places if place not in known]
-        cells = _cells(mixer, [place[-1] for place in missing if last is None or place[-1] < last[-1]], d_model,
-                       limit, seconds)  # fmt: skip
+    places = {mixer: [(cpu, d_model, mixer, length) for length in sorted(set(lengths))] for mixer in mixers}
+
+    def add(mixer: str, length: int, found: Mapping[str, Any]) -> dict[str, Any]:
+        place = (cpu, d_model, mixer, length)
+        known[place] = {**dict.fromkeys(COLUMNS), **dict(zip(SETTING, place, strict=True)), **found}
+        _keep(path, list(known.values()))
+        return known[place]
+
+    asked: dict[str, list[int]] = {}
+    for mixer, own in places.items():
         before = "yes"
-        for place in places:
-            if place in missing:
-                found = next(cells) if before == "yes" else {"fits": before}
-                known[place] = {**empty, **dict(zip(SETTING, place, strict=True)), **found}
-                _keep(path, list(known.values()))
-            before = known[place]["fits"]
-            yield known[place], place in missing
-        cells.close()
+        for place in own:
+            if place in known:
+                before = known[place]["fits"]
+                yield known[place], False
+            elif before != "yes":
+                yield add(mixer, place[-1], {"fits": before}), True
+            else:
+                asked.setdefault(mixer, []).append(place[-1])
+    with closing(_cells(asked, d_model, limit, seconds, workers)) as cells:
+        for mixer, length, found in cells:
+            new = [add(mixer, length, found)]
+            if found["fits"] != "yes":
+                new += [add(mixer, each, {"fits": found["fits"]}) for each in asked[mixer] if each > length]
+            for row in new:
+                yield row, True
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
@@ -106,25 +119,52 @@ def _keep(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_output(path, pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(index=False))
 
 
-def _cells(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds: float) -> Generator[dict[str, Any]]:
-    """The measurements at each length, up to the first that does not fit; `fits` is yes, memory or time."""
-    if not lengths:
-        return
-    asked = {"mixer": mixer, "lengths": list(lengths), "d_model": d_model, "memory": memory, "seconds": seconds}
-    command, surrounding = program("mecheval.analysis.cost_cell", json.dumps(asked))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surrounding) as process:
-        assert process.stdout is not None
-        try:
-            for length in lengths:
-                said = process.stdout.readline()
+def _cells(
+    asked: Mapping[str, Sequence[int]], d_model: int, memory: int, seconds: float, workers: int
+) -> Generator[tuple[str, int, dict[str, Any]]]:
+    """Mixer, length and measurements, as they come, of each mixer up to the first length that does not fit.
+
+    Each of the `workers` is one program for all its mixers, because it takes seconds to start.
+    """
+    with ExitStack() as stack, selectors.DefaultSelector() as listening:
+        for i in range(min(workers, len(asked))):
+            own = {mixer: list(asked[mixer]) for mixer in list(asked)[i::workers]}
+            given = {"asked": own, "d_model": d_model, "memory": memory, "seconds": seconds}
+            command, surrounding = program("mecheval.analysis.cost_cell", json.dumps(given))
+            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surrounding))
+            stack.callback(process.terminate)
+            assert process.stdout is not None
+            listening.register(process.stdout, selectors.EVENT_READ, _Place(own))
+        while listening.get_map():
+            for key, _ in listening.select():
+                said = cast(IO[str], key.fileobj).readline()
+                place: _Place = key.data
+                if not said and place.done:
+                    listening.unregister(key.fileobj)
+                    continue
                 found = json.loads(said) if said else {"problem": "the measurement ended without a result"}
+                mixer, length = place.next(found.get("fits") == "yes")
                 if "problem" in found:
                     raise UserError(f"cost: {mixer} at {length} tokens: {found['problem']}")
-                yield {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
-                if found["fits"] != "yes":
-                    return
-        finally:
-            process.terminate()
+                yield mixer, length, {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
+
+
+class _Place:
+    """The place of a program in its mixers and lengths."""
+
+    def __init__(self, asked: Mapping[str, Sequence[int]]) -> None:
+        self._left = [(mixer, length) for mixer, lengths in asked.items() for length in lengths]
+
+    @property
+    def done(self) -> bool:
+        return not self._left
+
+    def next(self, fits: bool) -> tuple[str, int]:
+        """The mixer and length that were measured; if they did not fit, the mixer's others are left out."""
+        mixer, length = self._left.pop(0)
+        if not fits:
+            self._left = [each for each in self._left if each[0] != mixer]
+        return mixer, length
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:

@@ -34,7 +34,7 @@ def points(scale: str) -> list[Point]:
     """Every mixer and learning rate; on a laptop the quickstart's task at one width, with fewer steps."""
     if scale != "laptop":
         return runs("ar", scale, {"interchange_every": 500}, mixer=MIXERS)
-    options = {**QUICK, "steps": 1200, "evaluate.every": 25, "evaluate.documents": 128, "interchange_every": 50}
+    options = {**QUICK, "steps": 1500, "evaluate.every": 25, "evaluate.documents": 128, "interchange_every": 50}
     rates = [rate for rate in RATES["ar", "paper"] if rate >= 3e-4]
     return runs("ar", scale, options, mixer=MIXERS, d_model=(64,), lr=rates)
 

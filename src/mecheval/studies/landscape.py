@@ -55,14 +55,15 @@ def points(scale: str) -> list[Point]:
 
 def look(points: Sequence[Point], store: Store, workers: int | None = None) -> None:
     """Compute the landscapes of finished runs that have none yet, each in a process; by default, one per core."""
-    missing = []
+    missing = {}
     for point in points:
         folder = store.folder(point.config.id)
-        if folder.exists() and folder.status()["status"] == "done" and kept(store, folder.id) is None:
-            missing.append(folder.id)
+        if folder.exists() and (status := folder.status())["status"] == "done" and kept(store, folder.id) is None:
+            missing[folder.id] = status["seconds"] or 0.0
+    longest_first = sorted(missing, key=lambda run: -missing[run])
     with ThreadPoolExecutor(workers or cores()) as pool:
         try:
-            list(pool.map(lambda run: _look_at(store, run), missing))
+            list(pool.map(lambda run: _look_at(store, run), longest_first))
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -23,7 +23,7 @@ from mecheval.tasks import build_task
 
 FEW = 16
 """Number of documents from which the padded length of a batch is estimated."""
-SLOW = {"d_state", "filter_order", "expand_v", "lru_width"}
+SLOW = {"d_state", "filter_order", "expand_v", "lru_width", "lambda_lower_bound"}
 """Options that tell a mixer whose step takes long: those that carry a state, and long convolutions."""
 LAYER_SECONDS, OPERATIONS, LONGER, EARLY = 1e-3, 9e10, 2.0, 0.5
 """Constants for a guess when nothing has been measured: seconds per layer and step; operations per second; how many
