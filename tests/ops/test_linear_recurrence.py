@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mecheval.ops import dispatch
 from mecheval.ops.linear_recurrence import (
+    FEW,
     _delta_on_gpu,
     linear_recurrence,
     linear_recurrence_reference,
@@ -40,14 +41,25 @@ CASES = {
     "gla": ("channel",),
     "delta_net": ("beta",),
     "gated_delta_net": ("head", "beta"),
+    "delta_net by products": ("beta",),
+    "gated_delta_net by products": ("head", "beta"),
     "kda": ("channel", "beta"),
     "rwkv7": ("channel", "a", "b"),
     "corrected, no decay": ("a", "b"),
 }
 """The parts that a recurrence has, by mixer."""
-CHUNKED = ("linear attention", "retnet", "delta_net", "gated_delta_net")
-"""Those that go through matrix products; the others go through our own loops, which are the same to the bit alone."""
+CHUNKED = ("linear attention", "retnet", "delta_net", "gated_delta_net", *(case for case in CASES if "by" in case))
+"""Those that go through matrix products, if documents are short or many; the others go through our own loops, which
+are the same to the bit alone."""
 EVERY = pytest.mark.parametrize("case", CASES)
+DELTA = pytest.mark.parametrize("case", [case for case, parts in CASES.items() if "beta" in parts])
+
+
+@pytest.fixture(autouse=True)
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few long documents go through loops; these cases do not."""
+    if "by products" in request.node.name:
+        monkeypatch.setattr("mecheval.ops.linear_recurrence.FEW", 0)
 
 
 def inputs(
@@ -153,7 +165,7 @@ def test_positions_are_a_choice_of_outputs(count: int, case: str) -> None:
     assert_close(gradients(lambda q, *rest: op(case, at=at)(take(q, at), *rest), given), wanted)
 
 
-@pytest.mark.parametrize("case", ["retnet", "gla", "gated_delta_net", "kda", "rwkv7"])
+@pytest.mark.parametrize("case", ["retnet", "gla", "gated_delta_net", "gated_delta_net by products", "kda", "rwkv7"])
 def test_strong_weak_and_total_decay(case: str) -> None:
     """-20 a step; none; a few strong ones, beside which the weak must keep their digits; and all forgotten."""
     given = inputs(case, 2, 150, decay=1.0)
@@ -189,21 +201,28 @@ def test_documents_and_heads_are_taken_slab_by_slab(monkeypatch: pytest.MonkeyPa
         assert_agree(both(fast), both(slow), [S, *given])
 
 
-@pytest.mark.parametrize("case", ["delta_net", "gated_delta_net", "kda"])
+@DELTA
 def test_strengths_of_nothing_and_two_and_keys_of_zeros(case: str) -> None:
     """With 2 the memory is reflected at the key, with 0 or without a key nothing is written."""
-    q, k, v, *decay, beta = inputs(case, 2, 37, heads=3)
+    q, k, v, *decay, beta = inputs(case, 2, 70, heads=3)
     k[:, ::3], beta[:, 1::2], beta[:, ::4] = 0.0, 2.0, 0.0
     assert_agree(op(case), reference(case), [q, k, v, *decay, beta])
 
 
-def test_keys_that_repeat_at_full_strength() -> None:
+@DELTA
+def test_keys_that_repeat_at_full_strength(case: str) -> None:
     """Where undoing an update would divide by zero; and strengths of 2, which turn signs around."""
-    for case in ("delta_net", "gated_delta_net", "kda"):
-        q, k, v, *parts, beta = inputs(case, 2, 200)
-        repeated = k[:, :3].repeat(1, 67, 1, 1)[:, :200]
-        for strength in (1.0, 2.0):
-            assert_agree(op(case), reference(case), [q, repeated, v, *parts, torch.full_like(beta, strength)])
+    q, k, v, *parts, beta = inputs(case, 2, 200)
+    repeated = k[:, :3].repeat(1, 67, 1, 1)[:, :200]
+    for strength in (1.0, 2.0):
+        assert_agree(op(case), reference(case), [q, repeated, v, *parts, torch.full_like(beta, strength)])
+
+
+@DELTA
+def test_many_long_documents_and_few_agree(case: str) -> None:
+    """One alone goes through loops, all together through products."""
+    given = inputs(case, 8, 100, heads=1, key_size=FEW // 4)
+    assert_close_alone(lambda documents: op(case)(*(x[documents] for x in given)), 8)
 
 
 @EVERY

@@ -18,7 +18,8 @@ With `a` and `b`, the memory S' before the step also corrects the step: S <- S +
 
 Normalising keys and queries, and scaling queries, belongs to the caller. There are two fast paths. With at most one
 decay a head, time steps become matrix products (`recurrence_chunks.py`). Decays of channels would have to be divided
-by one another there, which overflows; those memories go through compiled loops over time (`recurrence_kernel.py`).
+by one another there, which overflows; those memories go through compiled loops over time (`recurrence_kernel.py`). So
+does the delta rule of few long documents: its chunks follow one another, and each has too little to multiply.
 
 Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, M = L + K.
 """
@@ -34,8 +35,11 @@ from torch import Tensor
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.pieces import apart, current
 from mecheval.ops.queries import check_at, take
-from mecheval.ops.recurrence_chunks import in_chunks, with_query_steps
+from mecheval.ops.recurrence_chunks import ONE_CHUNK, in_chunks, with_query_steps
 from mecheval.ops.recurrence_loop import Parts, in_loops
+
+FEW = 1024
+"""Most key channels, of all heads and documents, up to which loops are faster for a delta rule in several chunks."""
 
 
 @overload
@@ -85,7 +89,7 @@ def linear_recurrence(
         return _delta_on_gpu(q, k, v, beta, at)
     if not use_fast(*given):
         o, S = linear_recurrence_reference(q, k, v, at=at, **parts._asdict())
-    elif a is None and (g is None or g.ndim == 3):
+    elif _by_products(k, parts):
         o, S = in_chunks(q, k, v, g, beta, initial_state, at, final_state)
     else:
         o, S = in_loops(q, k, v, parts, at)
@@ -93,6 +97,14 @@ def linear_recurrence(
         return o
     assert S is not None
     return o, S
+
+
+def _by_products(k: Tensor, parts: Parts) -> bool:
+    """Whether matrix products are possible, and faster than loops."""
+    if parts.a is not None or (parts.g is not None and parts.g.ndim == 4):
+        return False
+    batch, length, heads, key_size = k.shape
+    return parts.beta is None or length <= ONE_CHUNK or batch * heads * key_size > FEW
 
 
 def linear_recurrence_reference(
