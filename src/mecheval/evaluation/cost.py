@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import selectors
+import signal
 import subprocess
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -131,8 +133,10 @@ def _cells(
             own = {mixer: list(asked[mixer]) for mixer in list(asked)[i::workers]}
             given = {"asked": own, "d_model": d_model, "memory": memory, "seconds": seconds}
             command, surrounding = program("mecheval.analysis.cost_cell", json.dumps(given))
-            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surrounding))
-            stack.callback(process.terminate)
+            process = stack.enter_context(
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=surrounding, process_group=0)
+            )
+            stack.callback(_end, process.pid)
             assert process.stdout is not None
             listening.register(process.stdout, selectors.EVENT_READ, _Place(own))
         while listening.get_map():
@@ -147,6 +151,12 @@ def _cells(
                 if "problem" in found:
                     raise UserError(f"cost: {mixer} at {length} tokens: {found['problem']}")
                 yield mixer, length, {k: round(v, 6) if isinstance(v, float) else v for k, v in found.items()}
+
+
+def _end(group: int) -> None:
+    """End a program and the processes that it has forked, which Ctrl-C in a terminal does not reach."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
 
 
 class _Place:
