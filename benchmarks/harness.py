@@ -54,7 +54,10 @@ def show(rows: list[Row]) -> None:
     print(f"{'':{width}}  {'ours ms':>10}  {'peer ms':>10}  {'ratio':>7}  target")
     for row in rows:
         target = "" if row.target is None else f"{row.target:g}{'' if row.ratio >= row.target else '  missed'}"
-        print(f"{row.name:{width}}  {row.ours_ms:10.3f}  {row.peer_ms:10.3f}  {row.ratio:7.2f}  {target}".rstrip(), flush=True)
+        print(
+            f"{row.name:{width}}  {row.ours_ms:10.3f}  {row.peer_ms:10.3f}  {row.ratio:7.2f}  {target}".rstrip(),
+            flush=True,
+        )
 
 
 PEAK = """
