@@ -24,7 +24,7 @@ from mecheval.tasks import build_task
 FEW = 16
 """Number of documents from which the padded length of a batch is estimated."""
 SLOW = {"d_state", "filter_order", "expand_v", "lru_width", "lambda_lower_bound"}
-"""Options that tell a mixer whose step takes long: those that carry a state, and long convolutions."""
+"""Options of mixers whose steps take long, and which are not known to learn in a few of them."""
 LAYER_SECONDS, OPERATIONS, LONGER, EARLY = 1e-3, 9e10, 2.0, 0.5
 """Constants for a guess when nothing has been measured: seconds per layer and step; operations per second; how many
 times longer a step takes with mixers that carry a state or have long convolutions; and the fraction of its steps that
