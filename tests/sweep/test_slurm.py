@@ -14,7 +14,7 @@ import pytest
 from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep import ENGINES, Event, Job, sweep
-from mecheval.sweep.slurm_engine import SlurmEngine, Task, _Arrays, _Submitted
+from mecheval.sweep.slurm_engine import PROGRAMS, SlurmEngine, Task, _Arrays, _Submitted
 from sweep.jobs import Heard, Here, bytes_of
 from sweep.test_local import until
 from training.runs import in_child, outcome, tiny
@@ -25,6 +25,14 @@ pytest.importorskip("submitit", reason="the extra `dev` brings submitit")
 def below(pid: int) -> list[int]:
     """The processes that a process has started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def programs(folder: Path, script: str) -> None:
+    """Slurm's programs, each replaced by this script: the machine of the test may have none or real ones."""
+    folder.mkdir()
+    for name in PROGRAMS:
+        (folder / name).write_text(script)
+        (folder / name).chmod(0o755)
 
 
 def test_a_killed_job_of_an_array_is_submitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +104,7 @@ def test_a_killed_job_is_reported_with_its_own_last_words() -> None:
 
 def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UserError, match="there is no sbatch on this machine"):
+    with pytest.raises(UserError, match="there is no sbatch and no srun and no squeue on this machine"):
         SlurmEngine()
     options: list[dict[str, Any]] = [{"cpus": 0.5}, {"gpus": 0.5}, {"minutes": 0}]
     for wrong in options:
@@ -110,12 +118,9 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_why_sbatch_refuses_jobs_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sbatch = tmp_path / "bin" / "sbatch"
-    sbatch.parent.mkdir()
     said = "sbatch: error: invalid partition: gpu\nsbatch: error: submission failed"
-    sbatch.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{sbatch.parent}:{os.environ['PATH']}")
+    programs(tmp_path / "bin", f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     with pytest.raises(UserError, match=r"sbatch refused the jobs: invalid partition: gpu; submission failed\.$"):
         sweep([Job(tiny())], Store(tmp_path / "store"), SlurmEngine(partition="gpu"), Heard())
     assert capsys.readouterr().err == ""

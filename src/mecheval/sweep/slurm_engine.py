@@ -37,6 +37,8 @@ MOST_TIMEOUTS = 1000
 """Number of times that a job may reach its time limit and be queued again."""
 NOTICE_SECONDS = 90
 """Seconds before its time limit at which a job is signalled to requeue, at most a quarter of the limit."""
+PROGRAMS = ("sbatch", "srun", "squeue")
+"""Slurm's programs that the engine and submitit call on the machine of the sweep."""
 MINUTES = 240
 """Default time limit of a job in minutes."""
 
@@ -56,8 +58,10 @@ class SlurmEngine(CrewEngine):
             raise UserError("--engine slurm: give whole numbers of --minutes, --cpus (from 1) and --gpus.")
         self.partition, self.minutes, self.cpus, self.gpus = partition, minutes, int(cpus), int(gpus)
         self.workers, self.tries, self.checkpoint_seconds, self.cluster = workers, tries, checkpoint_seconds, cluster
-        if cluster == "slurm" and shutil.which("sbatch") is None:
-            raise UserError("--engine slurm: there is no sbatch on this machine; start the sweep on a login node.")
+        missing = [name for name in PROGRAMS if shutil.which(name) is None]
+        if cluster == "slurm" and missing:
+            said = " and no ".join(missing)
+            raise UserError(f"--engine slurm: there is no {said} on this machine; start the sweep on a login node.")
         self.submitit = import_submitit()
 
     @contextmanager
