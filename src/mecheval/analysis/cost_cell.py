@@ -34,9 +34,10 @@ FEWEST, MOST, SECONDS = 5, 20, 0.3
 """Smallest and largest number of calls, of which the fastest counts, and seconds after which the smallest is enough."""
 OUT_OF_MEMORY = (
     "can't allocate memory", "MemoryError", "Cannot allocate memory", "failed to map segment",
-    "could not create a primitive", "std::bad_alloc",
+    "could not create a primitive", "std::bad_alloc", "[enforce fail a",
 )  # fmt: skip
-"""Parts of the messages of torch and oneDNN when memory has run out."""
+"""Parts of the messages of torch and oneDNN when memory has run out. The last one is what is left of torch's message if
+there is no memory for more than the 15 characters that a short string of C++ holds."""
 MOVES = ("clone", "copy", "_to_copy", "fill", "zero", "where", "masked_fill")
 """Pointwise operations that only move numbers."""
 SUMS = ("sum", "mean", "prod", "norm", "softmax")
@@ -70,8 +71,7 @@ def _one_mixer(mixer: str, lengths: Sequence[int], d_model: int, memory: int, se
         child = os.fork()
         if not child:
             signal.setitimer(signal.ITIMER_REAL, seconds)  # its signal ends the process
-            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-            os.write(here, _outcome(mixer, length, d_model).encode())
+            os.write(here, _outcome(mixer, length, d_model, memory).encode())
             os._exit(0)
         os.close(here)
         with os.fdopen(there) as pipe:
@@ -84,11 +84,14 @@ def _one_mixer(mixer: str, lengths: Sequence[int], d_model: int, memory: int, se
             return
 
 
-def _outcome(mixer: str, length: int, d_model: int) -> str:
-    """The measurement as JSON, or that memory has run out, or the problem in one line."""
+def _outcome(mixer: str, length: int, d_model: int, memory: int) -> str:
+    """The measurement as JSON, or that `memory` bytes are too few, or the problem in one line."""
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
     try:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, most))
         return json.dumps({"fits": "yes"} | measure(mixer, length, d_model))
     except Exception as error:  # whatever a mixer raises
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))  # to say so takes memory, too
         said = _problem(error)
         return json.dumps({"fits": "memory"} if any(each in said["problem"] for each in OUT_OF_MEMORY) else said)
 
