@@ -24,13 +24,11 @@ from mecheval.mixers.memory import size_of_head
 from mecheval.mixers.options import RGLRUOptions
 from mecheval.mixers.parts import ShortConv
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
+from mecheval.ops.gated_decay import gated_decay, input_scale
 from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
 from mecheval.ops.weights import of_decays
 from mecheval.sites import Tap
-
-STEEPEST = 2.5e-7
-"""Lower bound on 1 - a², because the slope of its root is unbounded at 0; upstream bounds the slope instead."""
 
 
 class Gates(nn.Module):
@@ -84,16 +82,14 @@ class RGLRU(Mixer):
             u = self.conv(self.conv_1d(u))
         u = self.u(u)
         r, i = self.rg_lru(u)
-        log_a = -8 * self.r(r) * F.softplus(self.rg_lru.recurrent_param)
-        a = self.a(torch.exp(log_a))
-        scale = torch.sqrt((-torch.expm1(2 * log_a)).clamp(min=STEEPEST))
-        if tokens_before() == 0:
-            scale = torch.cat([torch.ones_like(scale[:, :1]), scale[:, 1:]], dim=1)
-        entered = u * self.i(i) * scale
+        r, i, steepness = self.r(r), self.i(i), F.softplus(self.rg_lru.recurrent_param)
+        a, entered = gated_decay(r, i, u, steepness)
+        a = self.a(a)
         if self.state.listening:
             self.state(diagonal_recurrence(a, entered))
         if self.weights.listening:
-            self.weights(of_decays(log_a) * (i * scale).mT[:, :, None])
+            log_a = -8 * r * steepness
+            self.weights(of_decays(log_a) * (i * input_scale(log_a, tokens_before() == 0)).mT[:, :, None])
         h = self.heads(diagonal_recurrence(a, entered, at))
         gate = self.gate(self.linear_y(x if at is None else take(x, at)))
         y: Tensor = self.linear_out(h * F.gelu(gate, approximate="tanh"))
