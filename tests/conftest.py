@@ -25,19 +25,20 @@ IN_MEMORY = Path("/dev/shm")
 if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 2 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))  # a fifth of the time went into waiting for the disk
 
-LONGEST = (
+FIRST = (
     "sweep/test_ray.py",
+    "laws/test_interventions.py",
+    "training/test_loop.py",
     "report/test_browser.py",
     "sweep/test_local.py",
     "test_docs.py",
-    "training/test_loop.py",
-    "laws/test_interventions.py",
     "test_trained_models.py",
     "training/test_killed.py",
     "report/test_hostile.py",
 )
-"""Files that take longest, the longest first. `make test` gives whole files to its workers in this order, so that
-none of these is left to a single worker at the end."""
+"""Files that start first. `make test` gives whole files to its workers in this order. Those that take longest are
+among them, so that none is left to a single worker at the end. On a fresh clone the second and third compile the
+kernels of all mixers and tasks while the other worker is busy with Ray, so that few kernels are compiled twice."""
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +66,8 @@ def browser() -> Iterator[Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
+    places = {Path(__file__).parent / name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(FIRST)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

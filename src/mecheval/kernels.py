@@ -1,4 +1,4 @@
-"""The two ways in which this package compiles numba kernels."""
+"""The two ways in which this package compiles numba kernels, and how kernels copy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -59,3 +60,21 @@ def _names(code: CodeType) -> set[str]:
     """Global names in a function's code and in that of the functions inside it."""
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
+
+
+@kernel
+def copy_row(row: NDArray[Any], to: NDArray[Any]) -> None:
+    """Copy a row of numbers.
+
+    In kernels, `to[:] = row` means the same, but numba then compiles the texts of its possible errors, which takes
+    seconds in every process that compiles.
+    """
+    for i in range(len(row)):
+        to[i] = row[i]
+
+
+@kernel
+def copy_table(table: NDArray[Any], to: NDArray[Any]) -> None:
+    """Copy a table of numbers, row by row."""
+    for i in range(len(table)):
+        copy_row(table[i], to[i])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mecheval.kernels import fast_kernel
+from mecheval.kernels import copy_row, fast_kernel
 from mecheval.ops.dispatch import use_fast
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import take
@@ -53,7 +53,7 @@ def diagonal_recurrence_reference(a: Tensor, x: Tensor) -> Tensor:
 def _forward(a_BLC: Floats, x_BLC: Floats, h_BLC: Floats) -> None:
     batch, length, channels = a_BLC.shape
     for b in range(batch):
-        h_BLC[b, 0] = x_BLC[b, 0]
+        copy_row(x_BLC[b, 0], h_BLC[b, 0])
         for t in range(1, length):
             for c in range(channels):
                 h_BLC[b, t, c] = a_BLC[b, t, c] * h_BLC[b, t - 1, c] + x_BLC[b, t, c]
@@ -67,7 +67,7 @@ def _backward(a_BLC: Floats, h_BLC: Floats, dh_BLC: Floats, da_BLC: Floats, dx_B
     """
     batch, length, channels = a_BLC.shape
     for b in range(batch):
-        dx_BLC[b, length - 1] = dh_BLC[b, length - 1]
+        copy_row(dh_BLC[b, length - 1], dx_BLC[b, length - 1])
         for t in range(length - 1, 0, -1):
             for c in range(channels):
                 da_BLC[b, t, c] = dx_BLC[b, t, c] * h_BLC[b, t - 1, c]

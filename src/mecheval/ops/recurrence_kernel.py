@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.kernels import fast_kernel
+from mecheval.kernels import copy_table, fast_kernel
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -103,11 +103,11 @@ def loop_forward(
     for b in range(batch):
         for h in range(heads):
             S, after = two[0], two[1]
-            S[:] = start_BHDV[b, h]
+            copy_table(start_BHDV[b, h], S)
             asked = 0
             for t in range(length):
                 if t % SEGMENT == 0 and saved_BGHDV.shape[1] > 0:
-                    saved_BGHDV[b, t // SEGMENT, h] = S
+                    copy_table(S, saved_BGHDV[b, t // SEGMENT, h])
                 w, k, v = w_BLHD[b, t, h], k_BLHD[b, t, h], v_BLHV[b, t, h]
                 if corrects:
                     _corrected(S, w, k, v, a_BLHD[b, t, h], b_BLHD[b, t, h], u_V, after)
@@ -120,7 +120,7 @@ def loop_forward(
                     which = which_BK[b, asked]
                     _read(q_BKHD[b, which, h], S, o_BKHV[b, which, h])
                     asked += 1
-            S_BHDV[b, h] = S
+            copy_table(S, S_BHDV[b, h])
 
 
 @fast_kernel
@@ -227,7 +227,7 @@ def loop_backward(
             asked = queries
             for segment in range((length - 1) // SEGMENT, -1, -1):
                 start, stop = segment * SEGMENT, min((segment + 1) * SEGMENT, length)
-                S_TDV[0] = saved_BGHDV[b, segment, h]
+                copy_table(saved_BGHDV[b, segment, h], S_TDV[0])
                 for t in range(start, stop):
                     i, w, k, v = t - start, w_BLHD[b, t, h], k_BLHD[b, t, h], v_BLHV[b, t, h]
                     if corrects:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mecheval.kernels import fast_kernel
+from mecheval.kernels import copy_row, copy_table, fast_kernel
 from mecheval.ops.dispatch import use_fast
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.pieces import current
@@ -129,11 +129,12 @@ def _solve_all(
                 U_DDN = factors[h, first // LANES]
             for n in range(lanes):
                 b, i = divmod(first + n, queries)
-                y_DN[:, n] = q_BKHD[b, which_BK[b, i], h]
+                copy_row(q_BKHD[b, which_BK[b, i], h], y_DN[:, n])
                 if not known:
                     G_DD, start = G_EDD[n % LAID], 0
                     if i > 0:
-                        G_DD[:], start = G_EDD[(n - 1) % LAID], at_BK[b, i - 1] + 1
+                        copy_table(G_EDD[(n - 1) % LAID], G_DD)
+                        start = at_BK[b, i - 1] + 1
                     else:
                         G_DD[:] = 0
                     for t in range(start, at_BK[b, i] + 1):
@@ -145,7 +146,7 @@ def _solve_all(
             _back_and_forth(U_DDN, y_DN, lanes)
             for n in range(lanes):
                 b, i = divmod(first + n, queries)
-                x_BKHD[b, which_BK[b, i], h] = y_DN[:, n]
+                copy_row(y_DN[:, n], x_BKHD[b, which_BK[b, i], h])
 
 
 @fast_kernel

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.kernels import fast_kernel
+from mecheval.kernels import copy_table, fast_kernel
 from mecheval.ops.fastmath import LN_2, exp2
 
 Floats = NDArray[np.float32]
@@ -58,7 +58,7 @@ def scan_forward(
         steps = at_BK[b, queries - 1] + 1 if queries > 0 else 0
         for t in range(steps):
             if t % SEGMENT == 0 and saved_BGNE.shape[1] > 0:
-                saved_BGNE[b, t // SEGMENT] = S_NE
+                copy_table(S_NE, saved_BGNE[b, t // SEGMENT])
             for e in range(channels):
                 x_E[e] = dt_BLE[b, t, e] * u_BLE[b, t, e]
             for n in range(states):
@@ -119,7 +119,7 @@ def scan_backward(
         for segment in range((steps - 1) // SEGMENT, -1, -1):
             start = segment * SEGMENT
             stop = min(start + SEGMENT, steps)
-            S_TNE[0] = saved_BGNE[b, segment]
+            copy_table(saved_BGNE[b, segment], S_TNE[0])
             for t in range(start, stop):
                 i = t - start
                 for e in range(channels):

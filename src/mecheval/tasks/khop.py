@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from mecheval import rng
-from mecheval.kernels import kernel
+from mecheval.kernels import copy_row, kernel
 from mecheval.tasks.ar import draw_distinct
 from mecheval.tasks.base import TASKS, Task, TaskOptions
 from mecheval.tasks.corpus import I32, Corpus, Document, Ints, Question, empty_columns, small_ints
@@ -184,7 +184,7 @@ def fill(
             after = (node + 1) % nodes
             source[node], target[after] = at, at + size[node]
             for word in (node, after):
-                text[at : at + size[word]] = words[word, : size[word]]
+                copy_row(words[word, : size[word]], text[at:])
                 at += size[word]
         divider = at
         text[divider] = EOS
@@ -201,10 +201,10 @@ def fill(
             place[value], span[value] = target[answer], size[answer]
             text[at] = FIRST_SYMBOL + steps - 1
             at += 1
-            text[at : at + size[node]] = words[node, : size[node]]
+            copy_row(words[node, : size[node]], text[at:])
             at += size[node]
             predict_at[row, j], targets[row, j] = at - 1, words[answer, 0]
-            text[at : at + size[answer]] = words[answer, : size[answer]]
+            copy_row(words[answer, : size[answer]], text[at:])
             at += size[answer]
             if j == 0:
                 facts[row, 0], facts[row, 1], facts[row, 2] = nodes, steps, target[answer] - source[node]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecheval import rng
-from mecheval.kernels import kernel
+from mecheval.kernels import copy_row, kernel
 from mecheval.tasks.ar import draw_distinct
 from mecheval.tasks.corpus import I32, Ints
 from mecheval.types import NOWHERE
@@ -135,7 +135,7 @@ def fill(
                 text[at] = 1 + parts[i]
                 targets[row, question] = shape.first_value + (text[key] - shape.first_value) % shape.n_values
             else:
-                text[at : at + size - 1] = text[key:value]
+                copy_row(text[key:value], text[at:])
                 targets[row, question] = text[value]
             at_last = at + max(size - 2, 0)
             predict_at[row, question] = at_last
