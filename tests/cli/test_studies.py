@@ -12,6 +12,7 @@ import mecheval.figures
 from commands import Command, forked
 from mecheval.store import Store
 from mecheval.studies import STUDIES, scales
+from mecheval.sweep import LocalEngine
 from training.runs import outcome
 
 TINY = {
@@ -188,6 +189,21 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert row["status"] == "interrupted"
 
 
+def test_published_runs_are_shown_and_not_trained_again(
+    command: Command, tmp_path: Path, undrawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, trained = tmp_path / "store", list[str]()
+    monkeypatch.setattr(LocalEngine, "run", lambda _, jobs, *rest: trained.extend(job.config.title for job in jobs))
+    words = ["study", "ar", "--scale", "paper", "--store", str(store), "--skip-published"]
+    code, out, err = command(*words, "--only", "mixer=attention,mamba", "d_model=32", "lr=1e-3")
+    assert code == 0, err
+    assert [line.split()[:1] for line in out.splitlines() if "0.981" in line] == [["attention"]]
+    assert not trained
+    assert not (store / "runs").exists()
+    command(*words, "--only", "mixer=attention", "d_model=32,16", "lr=1e-3")
+    assert trained == ["ar · attention · d 16 · lr 0.001 · seed 0"], "the other one is published"
+
+
 def test_a_study_searches_rates_and_tracks_its_runs(
     command: Command, tmp_path: Path, here: None, undrawn: None
 ) -> None:
@@ -216,6 +232,8 @@ def test_a_study_searches_rates_and_tracks_its_runs(
         (["--nice", "5", "--status"], "--status trains and draws nothing; leave out --nice."),
         (["--figures", "f", "--status"], "--status trains and draws nothing; leave out --figures."),
         (["--latex", "--status"], "--status trains and draws nothing; leave out --latex."),
+        (["--skip-published", "--status"], "--status trains and draws nothing; leave out --skip-published."),
+        (["--skip-published", "--search", "2"], "--skip-published is for a study's own learning rates; leave out"),
         (["--device", "cuda:7"], "device cuda:7: PyTorch sees 0 CUDA devices here; try device cpu."),
         (["--device", "tpu"], "machine: device: should be cpu, cuda, cuda:0, cuda:1, ... or mps (got 'tpu')"),
         (["--gpus", "1"], "--gpus is for --engine ray or slurm. Choices with --engine local: --workers, --nice."),

@@ -115,6 +115,9 @@ def study(
     store: StoreAddress = DEFAULT_STORE,
     figures: Annotated[Path | None, typer.Option(help="Folder for figures; default: figures in the store.")] = None,
     log: Annotated[Path | None, typer.Option(help="Append a line with its time for each run to this file.")] = None,
+    skip_published: Annotated[
+        bool, typer.Option("--skip-published", help="Do not train runs whose results come with the package.")
+    ] = False,
     status: Annotated[bool, typer.Option("--status", help="Only report progress; train nothing.")] = False,
     latex: Latex = False,
     markdown: Markdown = False,
@@ -127,7 +130,7 @@ def study(
         from mecheval.store.guard import refuse_links
         from mecheval.store.location import check_writable, is_url, open_published, open_store
         from mecheval.studies import PAPER, STUDIES, get_study, on_device, study_points
-        from mecheval.sweep import Job, make_engine, sweep
+        from mecheval.sweep import Job, make_engine, pending, sweep
         from mecheval.sweep.board import Board
         from mecheval.training.watch import tracker
 
@@ -151,9 +154,12 @@ def study(
         opened = open_store(store)
         tracked = tuple(dict.fromkeys(track or ()))
         used = {"search": search, "track": tracked, "engine": engine != "local", "log": log, "figures": figures,
-                **{name: name != "workers" for name in given}, kind or "json": kind not in (None, "json")}  # fmt: skip
+                "skip-published": skip_published, **{name: name != "workers" for name in given},
+                kind or "json": kind not in (None, "json")}  # fmt: skip
         if status and (idle := [name for name, value in used.items() if value]):
             raise UserError(f"--status trains and draws nothing; leave out --{idle[0]}.")
+        if skip_published and search:
+            raise UserError("--skip-published is for a study's own learning rates; leave out --search.")
         if tracked and is_url(store):
             raise UserError("--track writes below the store, which must be a folder.")
         if device is not None and engine == "local" and not status:
@@ -162,8 +168,9 @@ def study(
             check_device(device)  # before a worker fails with it; on a cluster, nodes may have what this machine lacks
         for name in tracked:
             tracker(name, opened.path)
+    shown_store = open_published(store) if status or skip_published else opened
     if status:
-        _print_status(plans, open_published(store), workers, as_json)
+        _print_status(plans, shown_store, workers, as_json)
         return
     with loading():
         pages = figures or opened.path / "figures"
@@ -180,6 +187,7 @@ def study(
             nonlocal worked_on
             with stoppable():
                 jobs = [Job(point.config, study.splits, tracked) for study, points in plans for point in points]
+                jobs = pending(jobs, open_published(store)) if skip_published else jobs
                 swept = sweep(jobs, opened, workforce, Board(aside, title, log=log), address=store)
             report_failures(swept.failures)
             worked_on += swept.worked_on
@@ -191,7 +199,9 @@ def study(
             failures += train(batch)
         took = time.monotonic() - began if worked_on else 0.0
         for study, points in batch:
-            shown[study.name] = _show(study, points, opened, pages, scale, took, kind, workers)
+            if skip_published:
+                shown_store = open_published(store)  # with what has been trained since
+            shown[study.name] = _show(study, points, shown_store, pages, scale, took, kind, workers)
     if as_json:
         print_json(shown)
     _check_failures(failures)
