@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported, hence here and not in a fixture
+# Read when torch is first imported, hence here and not in a fixture. With OMP_NUM_THREADS=2, the threads of two test
+# processes would otherwise spin while they wait for each other, which takes four times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import shutil
 from collections import Counter
