@@ -27,6 +27,21 @@ def test_fast_is_reference(heads: int, size: int) -> None:
     assert_agree(partial(ridge, at=at), partial(ridge_reference, at=at), [take(q, at), *rest])
 
 
+@pytest.mark.parametrize("short", [0.0, 1000.0], ids=["whole matrices", "smaller matrices"])
+def test_both_matrices_are_the_reference(short: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the length that divides them, and far from it; strengths and weights that vanish; strengths below zero."""
+    monkeypatch.setattr("mecheval.ops.ridge.SHORT", short)
+    for length, size in ((1, 40), (37, 40), (40, 40), (63, 8)):
+        q, k, g, beta, lamb = inputs(2, length, 2, size)
+        assert_agree(ridge, ridge_reference, [q, k, g, beta, lamb])
+        forgotten = torch.full_like(g, -200.0)  # exp(-200) is zero in single precision
+        assert_agree(with_decay(ridge, forgotten), with_decay(ridge_reference, forgotten), [q, k, beta, lamb])
+        assert_agree(ridge, ridge_reference, [q, k, g, torch.zeros_like(beta), lamb])
+        assert_agree(ridge, ridge_reference, [q, k, g, -0.001 * beta, lamb])
+        at = positions(2, 5, length)
+        assert_agree(partial(ridge, at=at), partial(ridge_reference, at=at), [take(q, at), k, g, beta, lamb])
+
+
 def test_factors_that_do_not_fit_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mecheval.ops.ridge.MOST_KEPT", 100)
     assert_agree(ridge, ridge_reference, inputs(3, 37))
@@ -39,7 +54,12 @@ def test_worked_by_hand() -> None:
     assert ridge(10 * k, k, g, beta, torch.ones(1, 1))[0, 1].item() == pytest.approx(2.0, rel=1e-6)
 
 
-def test_little_ridge_and_repeated_keys_keep_their_digits() -> None:
+def with_decay(op: Op, g: Tensor) -> Op:
+    """The op with this log-decay, of which no gradient is asked."""
+    return lambda q, k, beta, lamb: op(q, k, g.to(q.dtype), beta, lamb)
+
+
+def test_little_ridge_and_repeated_keys_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys that repeat leave G nearly singular: single precision alone would be off by one in a hundred.
 
     The gradient of g is not compared: 16 x 16 terms of up to 2e7 cancel to 4 in it, and rounding these in single
@@ -47,11 +67,10 @@ def test_little_ridge_and_repeated_keys_keep_their_digits() -> None:
     """
     q, k, g, beta, lamb = inputs(1, 200, 1, 16)
     repeated, kept = k[:, :3].repeat(1, 67, 1, 1)[:, :200], torch.zeros_like(g)
-
-    def without_decay(op: Op) -> Op:
-        return lambda q, k, beta, lamb: op(q, k, kept.to(q.dtype), beta, lamb)
-
-    assert_agree(without_decay(ridge), without_decay(ridge_reference), [q, repeated, beta, 1e-3 * lamb])
+    given = [q, repeated, beta, 1e-3 * lamb]
+    assert_agree(with_decay(ridge, kept), with_decay(ridge_reference, kept), given)
+    monkeypatch.setattr("mecheval.ops.ridge.SHORT", 1000.0)
+    assert_agree(with_decay(ridge, kept), with_decay(ridge_reference, kept), given)
 
 
 def test_reference_gradients_are_numerical_gradients() -> None:

@@ -3,8 +3,13 @@
     G <- exp(g_t) G + beta_t k_t k_t^T        the second moment G (D, D) of a head's keys starts at zero
     x_t = (G + diag(lamb))^-1 q_t             after the update
 
-The fast path factorises G by Cholesky in double precision, because G is nearly singular next to its largest part. As
-for the gradient: with x held fixed, the residual r = q - G x - lamb x is a linear recurrence, and the
+The fast path factorises G by Cholesky in double precision, because G is nearly singular next to its largest part. In
+a document that is short beside the keys, G is A^T A with few rows, the keys times the roots of their weights, and the
+matrix to factorise is the smaller one of
+
+    (A^T A + diag(lamb))^-1 = R - R A^T (1 + A R A^T)^-1 A R,    R = diag(1 / lamb)
+
+As for the gradient: with x held fixed, the residual r = q - G x - lamb x is a linear recurrence, and the
 cotangent of r is that of x, solved by the same matrices.
 
 Legend: B batch, L length, H heads, D key size, K queries of a document, N queries side by side, in C chunks.
@@ -36,6 +41,8 @@ MOST_KEPT = 3 << 20
 
 Allocations above 32 MB get fresh pages from the system each time, which takes longer than factorising again.
 """
+SHORT = 1.0
+"""Largest length, as a multiple of the key size, at which the smaller matrices are factorised."""
 LANES = 32
 """Most queries that are solved side by side, so that every inner loop is a few vectors long, whatever the width, even
 for one document. A kernel learns how many there are only when it runs: loops of a fixed length are unrolled, and then
@@ -63,7 +70,7 @@ def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tenso
     at_BK, which_BK = in_time_order(at, batch, length)
     matrices = [x.detach().contiguous() for x in (k, g.exp(), beta, lamb, at_BK, which_BK)]
     shape = (k.shape[2], -(-at_BK.numel() // LANES), k.shape[3], k.shape[3], LANES)
-    keep = torch.is_grad_enabled() and math.prod(shape) <= MOST_KEPT
+    keep = torch.is_grad_enabled() and not _is_short(k, beta) and math.prod(shape) <= MOST_KEPT
     factors = torch.empty(shape if keep else (0,) * 5, dtype=torch.float64)
     x = _solve(q.detach(), *matrices, factors, False)
     if not torch.is_grad_enabled():
@@ -94,12 +101,94 @@ class _Implicit(torch.autograd.Function):
         return _solve(dx, *ctx.saved_tensors, True), *[None] * 8
 
 
+def _is_short(k: Tensor, beta: Tensor) -> bool:
+    """Whether the smaller matrices are factorised; only of strengths that are not negative are there roots."""
+    return k.shape[1] <= SHORT * k.shape[3] and bool((beta >= 0).all())
+
+
 def _solve(q: Tensor, *matrices: Any) -> Tensor:
     *tensors, known = matrices
     x_BKHD = torch.empty(q.shape)
     arrays: list[Any] = [x.numpy() for x in (x_BKHD, q.contiguous(), *tensors)]
-    _solve_all(known and tensors[-1].numel() > 0, *arrays)
+    if _is_short(tensors[0], tensors[2]):
+        _solve_short(*arrays[:-1])
+    else:
+        _solve_all(known and tensors[-1].numel() > 0, *arrays)
     return x_BKHD
+
+
+@fast_kernel
+def _solve_short(
+    x_BKHD: Floats,
+    q_BKHD: Floats,
+    k_BLHD: Floats,
+    w_BLH: Floats,
+    beta_BLH: Floats,
+    lamb_HD: Floats,
+    at_BK: Ints,
+    which_BK: Ints,
+) -> None:
+    """Fill x by the smaller matrices: for a query after n tokens, one of n rows."""
+    batch, length, heads, size = k_BLHD.shape
+    scaled_LD, P_LL, M_LL = np.empty((length, size)), np.empty((length, length)), np.empty((length, length))
+    weight_L, root_L, y_L, x_D = np.empty(length), np.empty(length), np.empty(length), np.empty(size)
+    for b in range(batch):
+        for h in range(heads):
+            for s in range(length):  # R k, and k R k of all pairs of keys
+                for d in range(size):
+                    scaled_LD[s, d] = k_BLHD[b, s, h, d] / lamb_HD[h, d]
+                for r in range(s + 1):
+                    P_LL[s, r] = _dot(scaled_LD[s], k_BLHD[b, r, h])
+            start = 0
+            for i in range(at_BK.shape[1]):
+                n, which = at_BK[b, i] + 1, which_BK[b, i]
+                for s in range(start, n):  # a key fades with every later token
+                    for r in range(s):
+                        weight_L[r] *= w_BLH[b, s, h]
+                    weight_L[s] = beta_BLH[b, s, h]
+                start = n
+                for s in range(n):
+                    root_L[s] = np.sqrt(weight_L[s])
+                    y_L[s] = root_L[s] * _dot(scaled_LD[s], q_BKHD[b, which, h])
+                    for r in range(s + 1):
+                        M_LL[s, r] = root_L[s] * root_L[r] * P_LL[s, r]
+                    M_LL[s, s] += 1
+                _solve_rows(M_LL, y_L, n)
+                for d in range(size):
+                    x_D[d] = q_BKHD[b, which, h, d] / lamb_HD[h, d]
+                for s in range(n):
+                    for d in range(size):
+                        x_D[d] -= root_L[s] * y_L[s] * scaled_LD[s, d]
+                copy_row(x_D, x_BKHD[b, which, h])
+
+
+@fast_kernel
+def _dot(a_D: Doubles, b_D: Floats) -> float:
+    total = 0.0
+    for d in range(len(a_D)):
+        total += a_D[d] * b_D[d]
+    return total
+
+
+@fast_kernel
+def _solve_rows(M_LL: Doubles, y_L: Doubles, n: int) -> None:
+    """Solve M x = y in place by the first n rows and columns; M, whose lower triangle is given, becomes its factor."""
+    for s in range(n):
+        for r in range(s):
+            total = M_LL[s, r]
+            for j in range(r):
+                total -= M_LL[s, j] * M_LL[r, j]
+            M_LL[s, r] = total * M_LL[r, r]
+        total, y = M_LL[s, s], y_L[s]
+        for j in range(s):
+            total -= M_LL[s, j] * M_LL[s, j]
+            y -= M_LL[s, j] * y_L[j]
+        M_LL[s, s] = 1 / np.sqrt(total)  # the reciprocal of the diagonal
+        y_L[s] = y * M_LL[s, s]
+    for s in range(n - 1, -1, -1):
+        y_L[s] *= M_LL[s, s]
+        for r in range(s):
+            y_L[r] -= M_LL[s, r] * y_L[s]
 
 
 @fast_kernel
