@@ -69,7 +69,7 @@ def _copy(store: Store, made: Job, job: Job) -> None:
     """Give one run what another has."""
     source, folder = store.folder(made.run), store.folder(job.run)
     with folder.exclusive():
-        for table in ("history", "evaluations", "effects", "verdicts"):
+        for table in ("history", "scores", "effects", "verdicts"):
             folder.write(table, [{k: v for k, v in row.items() if k != "run"} for row in source.read(table)])
         folder.write_files({"config.yaml": job.config.to_yaml().encode()})
         status = {name: value for name, value in source.status().items() if name not in ("run", "started", "updated")}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import sweeps
 from mecheval import custom as own
 from mecheval.evaluation.checks import check_mixer
 from mecheval.mixers import MIXERS
@@ -42,6 +43,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 def test_benchmarks_find_what_they_measure(part: str) -> None:
     """`make bench` takes too long for a test, but must not stop at the import of something that has moved."""
     assert importlib.import_module(f"benchmarks.{part}").__doc__
+
+
+def test_the_benchmark_of_a_finished_sweep_runs(here: None, capsys: pytest.CaptureFixture[str]) -> None:
+    sweeps.done_again(n=3)
+    assert capsys.readouterr().out.startswith("adding a done sweep of 3 runs again: ")
 
 
 def test_own_mixer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
