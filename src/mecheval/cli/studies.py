@@ -168,9 +168,8 @@ def study(
             check_device(device)  # before a worker fails with it; on a cluster, nodes may have what this machine lacks
         for name in tracked:
             tracker(name, opened.path)
-    shown_store = open_published(store) if status or skip_published else opened
     if status:
-        _print_status(plans, shown_store, workers, as_json)
+        _print_status(plans, open_published(store), workers, as_json)
         return
     with loading():
         pages = figures or opened.path / "figures"
@@ -198,10 +197,9 @@ def study(
         else:
             failures += train(batch)
         took = time.monotonic() - began if worked_on else 0.0
+        table_store = open_published(store) if skip_published else opened
         for study, points in batch:
-            if skip_published:
-                shown_store = open_published(store)  # with what has been trained since
-            shown[study.name] = _show(study, points, shown_store, pages, scale, took, kind, workers)
+            shown[study.name] = _show(study, points, table_store, pages, scale, took, kind, workers)
     if as_json:
         print_json(shown)
     _check_failures(failures)
