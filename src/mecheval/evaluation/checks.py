@@ -39,7 +39,7 @@ class Probe:
 
     def run(self, x: Tensor, training: bool = False, seed: int = SEED) -> Tensor:
         """The output of the mixer; an error inside it is reported with the line in the user's file."""
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         self.mixer.train(training)
         try:
             y: Tensor = self.mixer(x)
@@ -185,7 +185,7 @@ def check_mixer(cls: type[nn.Module], options: Mapping[str, Any], d_model: int, 
     """
     check_class(cls, options)
     with alone(1):  # with a separate random state
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         mixer = _built(cls, options, d_model)
         warnings = [] if _repeats(cls, options, d_model, mixer) else [
             f"{cls.__name__} does not draw its initial weights from torch's generator; its runs cannot be repeated."
@@ -262,7 +262,7 @@ def _built(cls: type[nn.Module], options: Mapping[str, Any], d_model: int) -> nn
 
 def _repeats(cls: type[nn.Module], options: Mapping[str, Any], d_model: int, mixer: nn.Module) -> bool:
     """Whether the same seed gives the same weights."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     again = dict(_built(cls, options, d_model).named_parameters())
     return all(torch.equal(weight, again[name]) for name, weight in mixer.named_parameters() if name in again)
 
