@@ -63,17 +63,21 @@ def _forward(a_BLC: Floats, x_BLC: Floats, h_BLC: Floats) -> None:
 def _backward(a_BLC: Floats, h_BLC: Floats, dh_BLC: Floats, da_BLC: Floats, dx_BLC: Floats) -> None:
     """Fill the gradients, from the last position to the first; dx is also the whole cotangent of h.
 
-    Each inner loop touches three arrays: LLVM vectorises a loop only if it has few pairs of them to tell apart.
+    Each inner loop touches three arrays, and what a position passes on to the one before it waits in a row: LLVM
+    vectorises a loop only if it has few pairs of arrays to tell apart.
     """
     batch, length, channels = a_BLC.shape
+    passed_C = np.empty(channels, np.float32)
     for b in range(batch):
         copy_row(dh_BLC[b, length - 1], dx_BLC[b, length - 1])
         for t in range(length - 1, 0, -1):
             for c in range(channels):
+                g = dx_BLC[b, t, c] * a_BLC[b, t, c]
+                passed_C[c] = _ZERO if abs(g) < _NEGLIGIBLE else g
+            for c in range(channels):
                 da_BLC[b, t, c] = dx_BLC[b, t, c] * h_BLC[b, t - 1, c]
             for c in range(channels):
-                g = dx_BLC[b, t, c] * a_BLC[b, t, c]
-                dx_BLC[b, t - 1, c] = dh_BLC[b, t - 1, c] + (_ZERO if abs(g) < _NEGLIGIBLE else g)
+                dx_BLC[b, t - 1, c] = dh_BLC[b, t - 1, c] + passed_C[c]
         da_BLC[b, 0] = 0
 
 
