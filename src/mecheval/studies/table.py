@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mecheval.config import RunConfig
@@ -102,17 +101,11 @@ def study_points(
         raise UnknownName("scale", scale, SCALES)
     if seeds < 1:
         raise UserError(f"seeds: must be at least 1 (got {seeds}).")
-    points: Sequence[Point] = _points(study, scale)
+    points = study.points(scale)
     if rates:
         points = [with_rate(point, rate) for point in one_rate(points) for rate in rates]
     points = [with_seed(point, seed) for point in points for seed in range(seeds)]
     return only(points, wanted)
-
-
-@cache
-def _points(study: Study, scale: str) -> tuple[Point, ...]:
-    """The grid of a study, kept because commands and reports ask for it several times, and some have thousands."""
-    return tuple(study.points(scale))
 
 
 def seeds_in(study: Study, scale: str, store: Store) -> int:
