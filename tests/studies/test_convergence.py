@@ -27,6 +27,8 @@ def table(learnt: dict[str, tuple[int, ...]], seeds: int = 1, **pace: float) -> 
 
 def test_the_step_of_the_jump() -> None:
     assert pace([50, 100, 150, 200], [0.2, 0.3, 0.8, 0.95]) == (200, 150)
+    assert pace([50, 100, 150, 200], [0.6, 0.65, 0.7, 0.95]) == (200, 50)
+    assert pace([50, 100, 150, 200], [0.6, 0.65, 0.7, 0.95], chance=0.61) == (200, 200), "guessing is no recall"
     reached, jump = pace([50, 100], [0.2, 0.89])
     assert reached != reached
     assert jump != jump

@@ -11,6 +11,7 @@ import pytest
 import mecheval as me
 from mecheval.analysis.runs import documents, load_run
 from mecheval.figures import draw
+from mecheval.mixers.options import BUILT_IN
 from mecheval.store import Store
 from mecheval.studies import StudyTable, get_study, study_points
 from mecheval.studies.inside import CHANGES, DOCUMENTS, NORMS, READS, hypotheses, read_off, says
@@ -18,10 +19,14 @@ from mecheval.studies.inside import CHANGES, DOCUMENTS, NORMS, READS, hypotheses
 
 def test_columns_come_from_the_weights(tmp_path: Path) -> None:
     few: dict[str, Any] = {"data.documents": None, "evaluate.documents": 16, "batch_size": 4, "steps": 2}
-    config = me.run_config("ar", "mamba", pairs=2, keys=4, values=4, d_model=8, **few)
+    config, worse = (me.run_config("ar", "mamba", pairs=2, keys=4, values=4, d_model=8, lr=r, **few) for r in (1, 2))
     folder, store = me.train(config, tmp_path), Store(tmp_path)
-    frame = pd.DataFrame({"run": [config.id, "0" * 12], "status": ["done", "missing"]})
+    me.train(worse, tmp_path)
+    frame = pd.DataFrame({"run": [worse.id, config.id, "0" * 12], "status": ["done", "done", "missing"],
+                          "mixer": "mamba", "d_model": 8, "seed": [0, 0, 1], "dev_accuracy": [0.2, 0.3, None],
+                          "dev_likelihood": [0.2, 0.2, None]})  # fmt: skip
     found = read_off(frame, store)
+    assert found.loc[worse.id].isna().all(), "only the better learning rate counts"
     trained = load_run(folder)
     clean, _ = documents(trained.task, config, "test", DOCUMENTS)
     seen = me.reads(trained.lm, clean)
@@ -84,6 +89,10 @@ def test_what_it_says() -> None:
         assert "contradicted (0 of 9 runs" in states  # equal changes are not larger
 
 
-def test_its_runs_are_those_of_newer() -> None:
-    ids = {point.config.id for point in study_points(get_study("newer"), "laptop")}
-    assert {point.config.id for point in study_points(get_study("inside"), "laptop")} < ids
+def test_its_runs_are_those_of_other_studies() -> None:
+    def ids(name: str, scale: str) -> set[str]:
+        return {point.config.id for point in study_points(get_study(name), scale)}
+
+    assert ids("convergence", "laptop") < ids("inside", "laptop"), "which are then trained once"
+    assert {point.axes["mixer"] for point in study_points(get_study("inside"), "laptop")} == set(BUILT_IN)
+    assert ids("inside", "paper") < ids("newer", "paper")

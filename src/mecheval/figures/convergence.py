@@ -45,8 +45,8 @@ def convergence(table: StudyTable, title: str) -> vl.Chart:
     shown = "Numbers: share of seeds that learn" if seeds > 1 else "Numbers: test accuracy"
     notes = [
         f"{shown} (dark: test accuracy of at least {100 * LEARNT:.0f} %), by learning rate; white: not run. Right, for "
-        "each run that learns: when its accuracy rises most, when its final verdict is there to stay, and when its "
-        "accuracy reaches 90 %."
+        "each run that learns: when its accuracy rises most above chance, when its final verdict is there to stay, and "
+        "when its accuracy reaches 90 %."
     ]
     chart = vl.below(lines, 2 * vl.GAP)
     return vl.finish(chart, title, notes, CELL * len(rates) + WIDE + 260, f"{title} {' '.join(says(table))}")

@@ -25,6 +25,7 @@ from mecheval.mixers.options import RGLRUOptions
 from mecheval.mixers.parts import ShortConv
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
 from mecheval.ops.gated_decay import gated_decay, input_scale
+from mecheval.ops.gelu_gate import gelu_gate
 from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
 from mecheval.ops.weights import of_decays
@@ -45,11 +46,14 @@ class Gates(nn.Module):
         self.recurrent_gate_bias = nn.Parameter(torch.zeros(heads, size))
 
     def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """r and i (B, L, W) from u (B, L, W)."""
-        u_BLHE = u.unflatten(-1, self.input_gate_bias.shape)
-        r = torch.einsum("blhe,hef->blhf", u_BLHE, self.recurrent_gate_weight) + self.recurrent_gate_bias
-        i = torch.einsum("blhe,hef->blhf", u_BLHE, self.input_gate_weight) + self.input_gate_bias
-        return torch.sigmoid(r).flatten(2), torch.sigmoid(i).flatten(2)
+        """r and i (B, L, W) from u (B, L, W).
+
+        A product with the whole matrix, zeros and all, is faster than one for each of a few small blocks, whose inputs
+        and outputs would be copied.
+        """
+        r = F.linear(u, torch.block_diag(*self.recurrent_gate_weight).mT, self.recurrent_gate_bias.flatten())
+        i = F.linear(u, torch.block_diag(*self.input_gate_weight).mT, self.input_gate_bias.flatten())
+        return torch.sigmoid(r), torch.sigmoid(i)
 
 
 class RGLRU(Mixer):
@@ -92,7 +96,7 @@ class RGLRU(Mixer):
             self.weights(of_decays(log_a) * (i * input_scale(log_a, tokens_before() == 0)).mT[:, :, None])
         h = self.heads(diagonal_recurrence(a, entered, at))
         gate = self.gate(self.linear_y(x if at is None else take(x, at)))
-        y: Tensor = self.linear_out(h * F.gelu(gate, approximate="tanh"))
+        y: Tensor = self.linear_out(gelu_gate(h, gate))
         return y
 
     def state_size(self, length: int) -> int:

@@ -27,16 +27,18 @@ LEARNT = 0.9
 RECURRENT = ("mamba", "h3", "delta_net", "based")
 """The paper's mixers whose state does not grow with the document."""
 PACES = ("to_90", "jumps", "appears")
-"""Columns with steps: when dev accuracy reaches LEARNT, when it rises most, and from when the final verdict holds."""
+"""Columns with steps: when dev accuracy reaches LEARNT, when it rises most above chance, and from when the final
+verdict holds."""
 
 
-def points(scale: str) -> list[Point]:
-    """Every mixer and learning rate; on a laptop the quickstart's task at one width, with fewer steps."""
+def points(scale: str, mixers: Sequence[str] = MIXERS, rates: Sequence[float] | None = None) -> list[Point]:
+    """Every mixer and learning rate; on a laptop one width, fewer steps and three pairs, so that Mamba learns, too."""
     if scale != "laptop":
-        return runs("ar", scale, {"interchange_every": 500}, mixer=MIXERS)
-    options = {**QUICK, "steps": 1500, "evaluate.every": 25, "evaluate.documents": 128, "interchange_every": 50}
-    rates = [rate for rate in RATES["ar", "paper"] if rate >= 3e-4]
-    return runs("ar", scale, options, mixer=MIXERS, d_model=(64,), lr=rates)
+        return runs("ar", scale, {"interchange_every": 500}, mixer=mixers)
+    options = {**QUICK, "pairs": 3, "queries": 3, "steps": 1500, "evaluate.every": 25, "evaluate.documents": 128,
+               "interchange_every": 50}  # fmt: skip
+    every = [rate for rate in RATES["ar", "paper"] if rate >= 3e-4]
+    return runs("ar", scale, options, mixer=mixers, d_model=(64,), lr=every if rates is None else rates)
 
 
 def paces(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
@@ -54,19 +56,23 @@ def paces(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
         run = row["run"]
         if run in history:
             steps, scores = list(history[run]["step"]), list(history[run]["dev_accuracy"])
-            found.loc[run, ["to_90", "jumps"]] = pace(steps, scores)
+            chance = 0.0 if pd.isna(row["chance"]) else row["chance"]
+            found.loc[run, ["to_90", "jumps"]] = pace(steps, scores, chance)
         if run in labels and isinstance(row["verdict"], str) and row["verdict"] not in NO_NAME:
             on_the_way = list(zip(labels[run]["step"], labels[run]["label"], strict=True))
             found.loc[run, "appears"] = appearance(on_the_way, row["verdict"], row["step"])
     return found
 
 
-def pace(steps: Sequence[int], scores: Sequence[float]) -> tuple[float, float]:
-    """The first step with an accuracy of LEARNT, and the one after the largest rise; NaN if it is never reached."""
+def pace(steps: Sequence[int], scores: Sequence[float], chance: float = 0.0) -> tuple[float, float]:
+    """The first step with an accuracy of LEARNT, and the one after the largest rise; NaN if it is never reached.
+
+    Only rises above `chance` count: the first rise of many runs is that they learn to guess among the values.
+    """
     reached = next((step for step, score in zip(steps, scores, strict=True) if score >= LEARNT), None)
     if reached is None:
         return np.nan, np.nan
-    rises = np.diff([0.0, *scores])
+    rises = np.diff(np.maximum([0.0, *scores], chance))
     return float(reached), float(steps[int(np.argmax(rises))])
 
 

@@ -9,8 +9,10 @@ import numpy as np
 from mecheval.errors import UserError
 from mecheval.mixers.options import BUILT_IN
 from mecheval.store import Store, StoreError
-from mecheval.studies.beyond import on_both_tasks
+from mecheval.studies import convergence
+from mecheval.studies.beyond import EVERY, on_both_tasks
 from mecheval.studies.convergence import in_most_runs
+from mecheval.studies.scales import MIXERS, RATES
 from mecheval.studies.study import Study
 from mecheval.sweep import Point
 
@@ -32,16 +34,29 @@ COLUMNS = (*READS, *CHANGES, *NORMS)
 
 
 def points(scale: str) -> list[Point]:
-    """The runs of study `newer` on associative recall."""
-    return [point for point in on_both_tasks(scale) if point.axes["task"] == "ar" and point.axes["mixer"] in BUILT_IN]
+    """The runs of study `newer` on associative recall.
+
+    On a laptop, those of study `convergence` instead, and of newer mixers in the same setting with the usual rates.
+    """
+    if scale != "laptop":
+        every = on_both_tasks(scale)
+        return [point for point in every if point.axes["task"] == "ar" and point.axes["mixer"] in BUILT_IN]
+    newer = [name for name in EVERY if name not in MIXERS]
+    return [*convergence.points(scale), *convergence.points(scale, newer, RATES["ar", scale])]
 
 
 def read_off(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """The COLUMNS by run, computed from its weights; NaN if a run has no weights, or a mixer no state as a tensor."""
+    """The COLUMNS by run, computed from its weights; NaN if a run has no weights, or a mixer no state as a tensor.
+
+    Of several learning rates, only the run that counts is read.
+    """
     import pandas as pd
 
+    from mecheval.studies.table import best_rows
+
     found = pd.DataFrame(index=pd.Index(frame["run"].unique(), name="run"), columns=list(COLUMNS), dtype=float)
-    for run in frame.loc[frame["status"] == "done", "run"]:
+    best = best_rows(frame, ("mixer", "d_model", "seed"))
+    for run in best.loc[best["status"] == "done", "run"]:
         from mecheval.analysis.runs import documents, load_run
         from mecheval.intervene import reads
 
