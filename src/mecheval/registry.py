@@ -83,7 +83,7 @@ class Registry(Generic[T]):
         if name not in self._classes and name in self._built_in:
             module, _, attribute = self._built_in[name].partition(":")
             self._classes[name] = getattr(import_module(module), attribute)
-        if name not in self._classes and name not in self._found:  # reading all entry points takes 20 ms
+        if name not in self._classes and name not in self._found:  # reading all entry points is slow
             for point in entry_points(group=self.group, name=name):
                 try:
                     self._classes[name] = point.load()

@@ -231,7 +231,7 @@ def _seeded(seed: int | None) -> Iterator[None]:
     """Seed torch's generator while the context lasts, and restore it afterwards; without a seed, do nothing.
 
     Only the generator of the CPU, where weights are drawn: without a GPU, `torch.manual_seed` formats the stack of
-    calls for every kind of accelerator and keeps it for good, which takes ten times as long as a small model.
+    calls for every kind of accelerator and keeps it for good, which takes a hundred times as long as the seed.
     """
     if seed is None:
         yield

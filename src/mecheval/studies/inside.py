@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mecheval.errors import UserError
-from mecheval.mixers.options import BUILT_IN
 from mecheval.store import Store, StoreError
 from mecheval.studies import convergence
 from mecheval.studies.beyond import EVERY, on_both_tasks
@@ -39,8 +38,7 @@ def points(scale: str) -> list[Point]:
     On a laptop, those of study `convergence` instead, and of newer mixers in the same setting with the usual rates.
     """
     if scale != "laptop":
-        every = on_both_tasks(scale)
-        return [point for point in every if point.axes["task"] == "ar" and point.axes["mixer"] in BUILT_IN]
+        return [point for point in on_both_tasks(scale) if point.axes["task"] == "ar"]
     newer = [name for name in EVERY if name not in MIXERS]
     return [*convergence.points(scale), *convergence.points(scale, newer, RATES["ar", scale])]
 
