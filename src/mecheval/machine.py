@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -100,7 +101,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return answer.stdout.decode(errors="replace")
 
 
+@cache
 def _version(package: str) -> str | None:
+    """The version of an installed package; reading it takes milliseconds, and a process does not change packages."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

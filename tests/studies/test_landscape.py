@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,9 @@ def test_a_run_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     config = me.run_config("ar", "attention", pairs=2, keys=4, values=4, d_model=8, **few)
     me.train(config, tmp_path)
     store, points = Store(tmp_path), [Point({}, config)]
-    with monkeypatch.context() as broken:
-        broken.setattr(module, "ALONG", -1)
+    with monkeypatch.context() as broken:  # a process that fails at once; one with torch takes seconds to start
+        fails = [sys.executable, "-Sc", "import sys; sys.exit('a warning\\nlandscape: give along >= 0')"]
+        broken.setattr(module, "program", lambda *words: (fails, {}))
         with pytest.raises(UserError, match=f"^landscape of run {config.id}: landscape: give along >= 0"):
             look(points, store)
     look(points, store)

@@ -210,39 +210,31 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(
     assert list(hostile.glob("*.executed")) == []
 
 
-def test_a_run_that_is_held_comes_last_and_is_waited_for(tmp_path: Path) -> None:
-    jobs, heard, store = [Job(tiny(steps=2, seed=seed)) for seed in range(2)], Heard(), Store(tmp_path)
+def test_a_run_that_is_held_comes_last_what_a_mixer_prints_is_no_event_and_two_threads_take_two_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    jobs, heard, store = [Job(tiny(threads=2, steps=2, seed=seed)) for seed in range(2)], Heard(), Store(tmp_path / "s")
+    workers = set[int]()
     with ExitStack() as stack:
         stack.enter_context(store.folder(jobs[0].run).exclusive())
 
         class Releases(Heard):
             def event(self, event: Event) -> None:
                 heard.event(event)
+                workers.add(len(children(os.getpid())))
                 if event.kind == "say":
                     assert [each.run for each in heard.of("end")] == [jobs[1].run]
                     stack.close()
 
-        assert sweep(jobs, store, LocalEngine(workers=1), Releases()).failures == ()
+        assert sweep(jobs, store, LocalEngine(workers=2), Releases()).failures == ()
     (said,) = heard.of("say")
     assert f"is being trained by process {os.getpid()} on host" in said.message
     assert [each.run for each in heard.of("end")] == [jobs[1].run, jobs[0].run]
+    assert {store.folder(job.run).status()["status"] for job in jobs} == {"done"}
+    assert max(workers) == 1
     assert children(os.getpid()) == []
-
-
-def test_what_a_mixer_prints_is_no_event_and_runs_of_two_threads_have_half_the_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    jobs, seen = [Job(tiny(threads=2, steps=2, seed=seed)) for seed in range(2)], set[int]()
-
-    class Counter(Heard):
-        def event(self, event: Event) -> None:
-            seen.add(len(children(os.getpid())))
-
-    assert sweep(jobs, Store(tmp_path / "store"), LocalEngine(workers=2), Counter()).failures == ()
-    assert max(seen) == 1
-    assert {Store(tmp_path / "store").folder(job.run).status()["status"] for job in jobs} == {"done"}
 
 
 def test_engines_listen_to_signals_only_while_they_work() -> None:

@@ -198,7 +198,7 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_where_it_was(
 
 
 def test_a_store_behind_a_url_and_a_run_that_fails(
-    tmp_path: Path, cluster: Any, second: Any, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cluster: Any, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     url, jobs, bad = f"file://{tmp_path}/far", SHORT[:2], Job(SHORT[2].config, splits=("nonsense",))

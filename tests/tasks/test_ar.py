@@ -85,7 +85,7 @@ def test_multi_query_documents_ask_different_pairs() -> None:
 )
 def test_fast_and_reference_have_one_distribution(options: dict[str, object]) -> None:
     task = ar(**{"pairs": 6, "keys": 12, "values": 10, **options})
-    for split in SPLITS:
+    for split in SPLITS if "holdout" in options else SPLITS[:1]:  # otherwise the splits differ in their seeds alone
         fast = task.corpus(12_000, split, seed=1).batch()
         slow = task.reference(4_000, split, seed=2).batch()
         for column in (1, 2, 11, 12):

@@ -18,7 +18,15 @@ from mecheval.model import LM
 from mecheval.store import RunFolder
 from mecheval.tasks import build_task
 from mecheval.training import train
-from mecheval.training.landscape import _loss, hessian_products, landscape, random_direction, top_eigenvalues, trainable
+from mecheval.training.landscape import (
+    _loss,
+    hessian_products,
+    landscape,
+    main,
+    random_direction,
+    top_eigenvalues,
+    trainable,
+)
 from mecheval.training.state import questions
 from mecheval.types import Questions
 
@@ -87,6 +95,11 @@ def test_a_run_and_the_same_again(run: RunFolder) -> None:
     again = landscape(run, along=2, documents=8)
     assert (found.plane, found.line, found.sharpness) == (again.plane, again.line, again.sharpness)
     assert landscape(run, along=0, seed=1, documents=8).plane != found.plane
+
+
+def test_a_process_ends_with_what_is_wrong(run: RunFolder) -> None:
+    with pytest.raises(SystemExit, match=r"^landscape: give along >= 0 and documents >= 1 \(got -1, 32\)\.$"):
+        main(str(run.path.parent.parent), run.id, "-1", "32")
 
 
 def test_the_drawing(run: RunFolder, command: Command, tmp_path: Path) -> None:
