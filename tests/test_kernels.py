@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numba
+from numba.core import config
 
 from training.runs import in_child, outcome
 
@@ -31,7 +31,7 @@ def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(tmp_path:
         """The result in a process that has not seen the kernels, and how often the caller came from the cache."""
 
         def total() -> None:
-            numba.config.CACHE_DIR = str(tmp_path / "cache")
+            vars(config)["CACHE_DIR"] = str(tmp_path / "cache")
             sys.path.insert(0, str(tmp_path))
             sys.dont_write_bytecode = True  # Python's own cache does not notice a change within the same second
             found: Any = importlib.import_module("some_package.caller").total

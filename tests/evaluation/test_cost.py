@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from mecheval.analysis.cost_cell import Counting, model
 from mecheval.errors import UserError
 from mecheval.evaluation import cost
 from mecheval.figures.cost import cost as chart
+from mecheval.mixers.options import MIXERS
 from mecheval.ops import dispatch
+from mecheval.sweep.local import program
 
 LENGTHS = (32, 1024, 2048, 4096, 8192)
 
@@ -155,20 +158,71 @@ def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
         next(cost.measured(tmp_path / "new.csv", ["atention"]))
 
 
-def test_a_real_measurement_and_one_that_does_not_fit(tmp_path: Path) -> None:
-    both = ["attention", "based"]
-    found = {row["mixer"]: row for row, _ in cost.measured(tmp_path / "cost.csv", both, [64], 16, workers=2)}
-    for name, row in found.items():
-        assert row["fits"] == "yes"
-        assert row["state"] == model(name, 64, 16).state_size(64)
-        assert 0 < row["memory_mb"] < row["process_mb"]
-        assert 0 < row["forward_ms"] < row["train_ms"]
-    limited = cost._cells({"attention": [64, 128], "based": [64]}, 16, 10**7, 60, 1)
-    assert list(limited) == [("attention", 64, {"fits": "memory"}), ("based", 64, {"fits": "memory"})]
-    limited = cost._cells({"attention": [64, 128], "nothing": [64]}, 16, 10**10, 0.01, 1)
-    assert next(limited) == ("attention", 64, {"fits": "time"})
+LIMITS = {"sliding_attention": {"memory": 10**7}, "base_conv": {"seconds": 0.01}, "nothing": {}}
+"""What some mixers get less of than the others."""
+IN_TURN = """
+import json, sys
+from mecheval.analysis.cost_cell import main
+for given in json.loads(sys.argv[1]):
+    main(**given)
+"""
+
+
+def test_real_measurements_and_some_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in one program, because it takes seconds to start; it measures each mixer with its own limits."""
+
+    def in_turn(module: str, given: str) -> tuple[list[str], dict[str, str]]:
+        command, surrounding = program(module, given)
+        assert command[-2:] == ["mecheval.analysis.cost_cell", given]
+        plain = json.loads(given)
+        each = [plain | {"asked": {name: own}} | LIMITS.get(name, {}) for name, own in plain["asked"].items()]
+        return [*command[:2], "-c", IN_TURN, json.dumps(each)], surrounding
+
+    monkeypatch.setattr(cost, "program", in_turn)
+    known = MIXERS.get
+    monkeypatch.setattr(MIXERS, "get", lambda name: name == "nothing" or known(name))  # it gets as far as the program
+    mixers, found = ["attention", "based", *LIMITS], dict[tuple[str, int], dict[str, Any]]()
+    measured = cost.measured(tmp_path / "cost.csv", mixers, [64, 128], 16)
     with pytest.raises(UserError, match=r"cost: nothing at 64 tokens: .*unknown mixer"):
-        next(limited)
+        found.update(((row["mixer"], row["length"]), row) for row, _ in measured)
+    for length in (64, 128):
+        for name in ("attention", "based"):
+            row = found[name, length]
+            assert row["fits"] == "yes"
+            assert row["state"] == model(name, length, 16).state_size(length)
+            assert 0 < row["memory_mb"] < row["process_mb"]
+            assert 0 < row["forward_ms"] < row["train_ms"]
+        assert [found[name, length]["fits"] for name in ("sliding_attention", "base_conv")] == ["memory", "time"]
+    assert [name for name, _ in found] == [name for name in mixers[:-1] for _ in range(2)]
+
+
+def test_several_programs_share_the_mixers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that say what they were asked, one of which ends too early."""
+    says = """
+import json, sys
+given = json.loads(sys.argv[1])
+for mixer, lengths in given["asked"].items():
+    for length in lengths:
+        if mixer == "ends":
+            sys.exit()
+        fits = "memory" if (mixer, length) == ("large", 64) else "yes"
+        print(json.dumps({"fits": fits, "own": [mixer, length, list(given["asked"])]}), flush=True)
+        if fits != "yes":
+            break
+"""
+    monkeypatch.setattr(cost, "program", lambda _, given: ([sys.executable, "-S", "-c", says, given], {}))
+    asked = {"large": [32, 64, 128], "second": [32], "third": [64], "fourth": [32, 64]}
+    found = list(cost._cells(asked, 16, 10**9, 60, 3))
+    assert {(mixer, length): row["fits"] for mixer, length, row in found} == {
+        ("large", 32): "yes", ("large", 64): "memory", ("second", 32): "yes", ("third", 64): "yes",
+        ("fourth", 32): "yes", ("fourth", 64): "yes",
+    }  # fmt: skip
+    programs = {mixer: row["own"] for mixer, _, row in found}
+    for mixer, length, row in found:
+        assert row["own"] == [mixer, length, programs[mixer][2]]
+    assert [programs[name][2] for name in asked] == [["large", "fourth"], ["second"], ["third"], ["large", "fourth"]]
+    with pytest.raises(UserError, match="cost: ends at 64 tokens: the measurement ended without a result"):
+        list(cost._cells({"third": [32], "ends": [64]}, 16, 10**9, 60, 1))
 
 
 def test_flops() -> None:

@@ -58,6 +58,7 @@ def test_the_numbers_and_the_verdict_are_those_of_the_language_model(tmp_path: P
     lm = handmade(name, TASK)
     clean = TASK.sample(N, "test")
     expected = me.interchange(lm, clean, TASK.corrupt(clean), sites=list(NAMES))
+    own = me.verdict(expected)
     mixers = ["h.0.attn", "h.1.attn"]
     found = me.evaluate(Elsewhere(lm), TASK, mixers=mixers, n=N, store=tmp_path)
     assert found.verdict is not None
@@ -66,7 +67,6 @@ def test_the_numbers_and_the_verdict_are_those_of_the_language_model(tmp_path: P
     assert list(a.index) == list(b.index)
     for column in ("original", "corrupted", "restored"):
         assert b[column].to_numpy() == pytest.approx(a[column].to_numpy(), abs=2e-5)
-    own = me.verdict(me.interchange(lm, clean, TASK.corrupt(clean)))
     assert found.verdict.finding == own.finding
     assert found.table["restored_value"][0] == pytest.approx(a.loc[("h.1.input", "value"), "restored"], abs=2e-5)
     assert found.table["d"][0] == lm.d_model

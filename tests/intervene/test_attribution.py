@@ -12,6 +12,10 @@ from mecheval.errors import UserError
 from mecheval.intervene import Intervention, Take
 from mecheval.model.handmade import handmade
 
+BENT = ("gla", "mesa_net", "retnet")
+"""Mixers whose answer bends most along the line: with 16 steps they are off by 2 to 7 %, all others by at most 0.4 %;
+with 48 they are off by at most 0.6 %."""
+
 
 @pytest.mark.parametrize(("along", "steps"), [("inputs", 1), ("inputs", 3), ("sites", 1)])
 def test_estimates_of_a_linear_model_are_exact(along: str, steps: int) -> None:
@@ -34,18 +38,21 @@ def test_estimates_of_a_linear_model_are_exact(along: str, steps: int) -> None:
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "canon" not in name])
 def test_many_steps_along_a_site_give_what_patching_gives(variant: str) -> None:
+    """The error of the rule falls with the square of the steps, from where these are short beside the curve's bends."""
     lm, (clean, corrupted) = small_lm(variant).double(), pairs(4)
-    sites = ["blocks.0.mixer.output"]
-    exact = me.interchange(lm, clean, corrupted, sites, ["value"])["attribution"]
-    few, many = (me.attribute(lm, clean, corrupted, sites, ["value"], steps=steps)["attribution"] for steps in (2, 64))
-    assert (many - exact).abs().max() <= max(0.02 * exact.abs().max(), 1e-9)
-    assert (many - exact).abs().max() <= (few - exact).abs().max() + 1e-9
+    sites, steps = ["blocks.0.mixer.output"], 48 if variant in BENT else 16
+    exact = me.interchange(lm, clean, corrupted, sites, ["value"], per_document=True)["attribution"].mean()
+    few, many = (
+        me.attribute(lm, clean, corrupted, sites, ["value"], steps=steps)["attribution"].item() for steps in (2, steps)
+    )
+    assert abs(many - exact) <= max(0.02 * abs(exact), 1e-9)
+    assert abs(many - exact) <= abs(few - exact) + 1e-9
 
 
 @pytest.mark.parametrize("along", ["sites", "inputs"])
 def test_estimates_find_the_mechanism(along: str) -> None:
     task = me.build_task("ar", pairs=4, keys=16, values=16)
-    lm, clean = handmade("induction", task), task.sample(24, "test")
+    lm, clean = handmade("induction", task), task.sample(8, "test")
     found = me.attribute(lm, clean, task.corrupt(clean), heads=True, along=along)
     shares = found.set_index(["site", "role"])["share"]
     assert shares["blocks.1.input"].idxmax() == "value"

@@ -19,7 +19,7 @@ from mecheval.types import Batch
 LINEAR = Wiring("embed.output", tuple((f"reads.{i}", f"layers.{i}.output") for i in range(3)), "last")
 
 
-def documents(n: int = 12) -> tuple[me.Task, Batch, Batch]:
+def documents(n: int) -> tuple[me.Task, Batch, Batch]:
     task = me.build_task("ar", pairs=4, keys=16, values=16)
     clean = task.sample(n, "test")
     return task, clean, task.corrupt(clean)
@@ -43,13 +43,14 @@ SINGLE = [
     known for known in MECHANISMS
     if known.finding.label in ("induction", "pointer", "direct_retrieval", "conv_association")
     and known.recipe not in ("two_stores", "split_store")
+    and (known.recipe, known.options.get("offset", 0)) not in (("conv_direct", 1), ("conv_direct", 2))  # inside a mixer
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("level", ["nodes", "edges"])
 @pytest.mark.parametrize("known", SINGLE, ids=lambda known: known.title)
 def test_the_true_circuit_has_the_largest_scores(known: Known, level: str) -> None:
-    task, clean, corrupted = documents(6)
+    task, clean, corrupted = documents(4)
     lm = handmade(known.recipe, task, **known.options)
     stored = [str(known.finding.stored_at)] if known.finding.stored_at else []
     roles = list(dict.fromkeys([*stored, "key", "value", "divider", "query"]))
@@ -62,7 +63,7 @@ def test_the_true_circuit_has_the_largest_scores(known: Known, level: str) -> No
 
 @pytest.mark.parametrize("level", ["nodes", "edges"])
 def test_random_circuits_are_worse(level: str) -> None:
-    task, clean, corrupted = documents()
+    task, clean, corrupted = documents(6)
     found = me.circuit(handmade("induction", task), clean, corrupted, level=level)
     assert found.p < 0.01
     assert len(found.random_cprs) == 100
@@ -97,7 +98,9 @@ def test_all_and_none_are_the_clean_and_the_corrupted_run(variant: str) -> None:
     node = members.index((1, None, 0))  # the mixer of block 0 at the value
     sets = [[], range(len(members)), [i for i in range(len(members)) if i != node]]
     none, whole, less = run(run.masks(sets, members))
-    wanted = me.interchange(lm, clean, corrupted, ["blocks.0.mixer.output"], ["value"], direction="destroy").iloc[0]
+    wanted = me.interchange(
+        lm, clean, corrupted, ["blocks.0.mixer.output"], ["value"], direction="destroy", per_document=True
+    )[["corrupted", "original", "restored"]].mean()
     assert (none, whole) == pytest.approx((wanted["corrupted"], wanted["original"]), abs=1e-9)
     assert less == pytest.approx(wanted["restored"], abs=1e-9)
 

@@ -74,10 +74,10 @@ def test_rows_of_documents_average_to_the_rows_of_sites() -> None:
         assert means[column].tolist() == pytest.approx(effects[column].tolist(), abs=1e-12)
 
 
-@pytest.mark.parametrize("budget_mb", [0.0001, 0.3, 3.0])
-def test_the_budget_changes_memory_and_no_number(budget_mb: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("budget_mb", "n"), [(0.0001, 3), (0.3, 12), (3.0, 12)])
+def test_the_budget_changes_memory_and_no_number(budget_mb: float, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = small_lm("hyena")
-    clean, corrupted = pairs(12)
+    clean, corrupted = pairs(n)
     whole = interchange(lm, clean, corrupted)
     largest = 0
     resume = me.LM.resume

@@ -14,44 +14,42 @@ from mecheval.paper.questions import DOCUMENTS, TOLERANCE
 DRAWS = 500
 WRONG = stats.binom.ppf(0.999, DRAWS, 1 - LEVEL) / DRAWS
 """More wrong decisions than this, in so many draws, are more than 5 % with near certainty."""
-Draw = Callable[[float, int], list[float]]
+Runs = list[float]
 
 
-def drawn(random: np.random.Generator, spread: float) -> Draw:
+def drawn(random: np.random.Generator, truth: float, seeds: int, spread: float) -> list[Runs]:
     """Runs of one setting: the mean over seeds is the truth, and seeds and documents make each run another number."""
-
-    def draw(truth: float, seeds: int) -> list[float]:
-        p = np.clip(truth + spread * truth * (1 - truth) * random.standard_normal(seeds), 0, 1)
-        found: list[float] = (random.binomial(DOCUMENTS, p) / DOCUMENTS).tolist()
-        return found
-
-    return draw
+    p = np.clip(truth + spread * truth * (1 - truth) * random.standard_normal((DRAWS, seeds)), 0, 1)
+    found: list[Runs] = (random.binomial(DOCUMENTS, p) / DOCUMENTS).tolist()
+    return found
 
 
-def states(truths: tuple[float, float], seeds: int, spread: float, make: Callable[[Draw], Part]) -> dict[str, float]:
-    """How often each state is found."""
-    draw = drawn(np.random.default_rng([seeds, *(int(1e4 * truth) for truth in truths)]), spread)
-    found = [make(draw).state(1) for _ in range(DRAWS)]
+def states(
+    first: tuple[float, int], second: tuple[float, int], spread: float, make: Callable[[Runs, Runs], Part]
+) -> dict[str, float]:
+    """How often each state is found; either side is a truth and a number of seeds."""
+    random = np.random.default_rng([first[1], *(int(1e4 * truth) for truth, _ in (first, second))])
+    sides = (drawn(random, *side, spread) for side in (first, second))
+    found = [make(*runs).state(1) for runs in zip(*sides, strict=True)]
     return {state: found.count(state) / DRAWS for state in ("holds", "fails", "unsure")}
 
 
 def beside_the_paper(ours: float, paper: float, seeds: int, spread: float) -> dict[str, float]:
     """A claim about a number, which the paper drew once from its own truth."""
 
-    def part(draw: Draw) -> Part:
-        [theirs] = draw(paper, 1)
-        return Part("", from_paper(draw(ours, seeds), DOCUMENTS, theirs, DOCUMENTS), -TOLERANCE, TOLERANCE)
+    def part(runs: Runs, theirs: Runs) -> Part:
+        return Part("", from_paper(runs, DOCUMENTS, theirs[0], DOCUMENTS), -TOLERANCE, TOLERANCE)
 
-    return states((ours, paper), seeds, spread, part)
+    return states((ours, seeds), (paper, 1), spread, part)
 
 
 def against_each_other(first: float, second: float, seeds: int, spread: float) -> dict[str, float]:
     """A claim that one mixer is above the other."""
 
-    def part(draw: Draw) -> Part:
-        return Part("", estimate(draw(first, seeds), DOCUMENTS) - estimate(draw(second, seeds), DOCUMENTS), 0.0)
+    def part(ours: Runs, theirs: Runs) -> Part:
+        return Part("", estimate(ours, DOCUMENTS) - estimate(theirs, DOCUMENTS), 0.0)
 
-    return states((first, second), seeds, spread, part)
+    return states((first, seeds), (second, seeds), spread, part)
 
 
 @pytest.mark.parametrize("truth", [0.3156, 0.903, 1.0])

@@ -204,10 +204,10 @@ class _Runs:
         """The edges (R, W, C) of each set of members, which are given by their numbers."""
         found = []
         for some in sets:
-            mask = torch.zeros(self.shape)
+            mask = np.zeros(self.shape, dtype=np.float32)  # not of torch, in which to write one number takes far longer
             for writer, reader, kind in (members[int(i)] for i in some):
                 mask[slice(None) if reader is None else reader, writer, kind] = 1
-            found.append(mask)
+            found.append(torch.from_numpy(mask))
         return found
 
     @torch.no_grad()

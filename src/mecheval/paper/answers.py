@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mecheval.paper import questions as asked
@@ -26,6 +27,11 @@ WORDS = {"fails": "Fails", "unsure": "Undecided", "holds": "Holds", "open": "Not
 """What the evidence calls the states of parts, in the order in which it lists them."""
 
 
+Row = Mapping[str, Any]
+"""A run: its axes, status and numbers. Plain rows, since a claim asks for few numbers of many small groups of runs, and
+to make a table of each group takes many times as long."""
+
+
 class Cell(NamedTuple):
     """A setting of one side of a comparison, with its number."""
 
@@ -40,10 +46,10 @@ def ask(
 
     `floor` is the accuracy of guessing, NaN for trees; `documents` is how many a number of ours is a mean of.
     """
-    done = frame[frame["status"].isin(("done", "diverged"))]
-    if done.empty:
+    if not frame["status"].isin(("done", "diverged")).any():
         return "not tested", "There are no runs.", 0
-    answers = [answer(question, frame, floor, documents) for question in questions]
+    rows = _rows(frame)
+    answers = [answer(question, rows, floor, documents) for question in questions]
     parts = [part for each in answers for part in each]
     there = sum(part.quantity is not None for part in parts)
     states = [[part.state(there) for part in each] for each in answers]
@@ -53,7 +59,7 @@ def ask(
         for state in WORDS
     }  # fmt: skip
     evidence = " ".join(f"{WORDS[state]}: {text}." for state, text in said.items() if text)
-    seeds = done["seed"].nunique()
+    seeds = len(_different([row for row in rows if row["status"] in ("done", "diverged")], "seed"))
     if said["fails"]:
         return "contradicted", evidence, seeds
     complete = [_complete(each, found) for each, found in zip(answers, states, strict=True) if each]
@@ -63,13 +69,23 @@ def ask(
     return "reproduced" if whole else "inconclusive", evidence, seeds
 
 
+def _rows(frame: pd.DataFrame) -> list[Row]:
+    """The rows of a table, in which whatever is missing is NaN."""
+    names = list(frame)
+    columns = [
+        [math.nan if gone else value for value, gone in zip(frame[name].tolist(), frame[name].isna(), strict=True)]
+        for name in names
+    ]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 def _complete(parts: Sequence[Part], states: Sequence[str]) -> list[str]:
     """The states of a question's parts at widths where no run is missing."""
     gaps = {part.group for part, state in zip(parts, states, strict=True) if state == "open"}
     return [state for part, state in zip(parts, states, strict=True) if part.group not in gaps]
 
 
-def answer(question: asked.Question, rows: pd.DataFrame, floor: float, documents: int) -> list[Part]:
+def answer(question: asked.Question, rows: Sequence[Row], floor: float, documents: int) -> list[Part]:
     """The parts of a question; none if it is optional and its runs did not learn."""
     match question:
         case asked.Number():
@@ -84,11 +100,11 @@ def answer(question: asked.Question, rows: pd.DataFrame, floor: float, documents
             return _layer(question, rows)
 
 
-def _number(q: asked.Number, rows: pd.DataFrame, documents: int) -> list[Part]:
+def _number(q: asked.Number, rows: Sequence[Row], documents: int) -> list[Part]:
     found, gaps = dict[str, Part](), list[Part]()
     best, top = "", -math.inf
     for name, cell in cells(pick(rows, q.where), rows):
-        values, group = numbers(cell, q.column), str(cell["d_model"].iloc[0])
+        values, group = numbers(cell, q.column), str(cell[0]["d_model"])
         if not values:
             gaps.append(Part(name, None, group=group))
             continue
@@ -104,25 +120,32 @@ def _number(q: asked.Number, rows: pd.DataFrame, documents: int) -> list[Part]:
     return [found[best]]
 
 
-def _runs(q: asked.Runs, rows: pd.DataFrame, documents: int) -> list[Part]:
+def _runs(q: asked.Runs, rows: Sequence[Row], documents: int) -> list[Part]:
     low, high = -math.inf if q.least is None else q.least, math.inf if q.below is None else q.below
     columns = (q.column,) if isinstance(q.column, str) else q.column
     parts, hits, idle = list[Part](), list[bool](), False
     for name, cell in cells(pick(rows, q.where), rows):
-        done = cell[cell["status"] == "done"].dropna(subset=[*columns, "original"] if q.share else [*columns])
-        ended = done if q.among != "ended" else cell[cell["status"].isin(("done", "diverged"))].fillna({columns[0]: 0})
+        if q.among == "ended":  # one that diverged counts as 0
+            first = columns[0]
+            ended: list[Row] = [
+                {**row, first: 0.0 if _is_nan(row[first]) else row[first]}
+                for row in cell if row["status"] in ("done", "diverged")
+            ]  # fmt: skip
+        else:
+            needed = [*columns, "original"] if q.share else columns
+            ended = [row for row in cell if row["status"] == "done" and not any(_is_nan(row[x]) for x in needed)]
         counted = learnt(ended) if q.among == "learnt" else ended
-        group = f"{cell['d_model'].iloc[0]}"
-        if ended.empty:
-            parts += [Part(name, None, group=group)] if (cell["status"] != "diverged").any() else []
+        group = f"{cell[0]['d_model']}"
+        if not ended:
+            parts += [Part(name, None, group=group)] if any(row["status"] != "diverged" for row in cell) else []
             continue
-        best = counted[list(columns)].max(axis=1)
+        best = [_largest(row, columns) for row in counted]
         if q.share:
-            runs = list(zip(counted["original"], counted["corrupted"], best, strict=True))
+            runs = [(row["original"], row["corrupted"], top) for row, top in zip(counted, best, strict=True)]
             hits += [low <= (r - c) / (o - c) < high for o, c, r in runs]
             number = estimate_share(runs, documents) if runs else None
         else:
-            number = estimate(best.tolist(), documents) if len(best) else None
+            number = estimate(best, documents) if best else None
         idle |= number is None
         if number is not None and not q.mostly:
             words = f"{name}: {q.words} {_share(number) if q.share else _shown(number)}"
@@ -133,11 +156,12 @@ def _runs(q: asked.Runs, rows: pd.DataFrame, documents: int) -> list[Part]:
     return parts or ([Part(f"{_words(q.where) or 'every setting'} did not learn", None)] if idle else [])
 
 
-def _sides(q: asked.Sides, rows: pd.DataFrame, floor: float, documents: int) -> Iterator[Part]:
+def _sides(q: asked.Sides, rows: Sequence[Row], floor: float, documents: int) -> Iterator[Part]:
     rows, hits, missing = pick(rows, q.where), list[bool](), list[Part]()
     sides = [side for side in q.sides if not side.optional or len(pick(rows, side.where))]
     counted = False
-    for place, group in rows.groupby(list(q.by)):
+    there = [row for row in rows if not any(_is_nan(row[axis]) for axis in q.by)]
+    for place, group in sorted(_grouped(there, q.by).items(), key=itemgetter(0)):
         where = _words(dict(zip(q.by, place, strict=True)))
         parts = [pick(group, side.where) for side in sides]
         if q.mostly:
@@ -152,7 +176,7 @@ def _sides(q: asked.Sides, rows: pd.DataFrame, floor: float, documents: int) -> 
                 found[-1] += [Cell(name, estimate(values, documents))] if values else []
                 missing += [Part(f"{where}, {name}", None, group=where)] if _is_missing(cell, values) else []
         basis = group if q.control is None else parts[q.control]
-        if q.counts.startswith("learnt") and learnt(basis, on_dev=q.counts == "learnt on dev").empty:
+        if q.counts.startswith("learnt") and not learnt(basis, on_dev=q.counts == "learnt on dev"):
             continue
         if not all(found):
             continue
@@ -190,28 +214,27 @@ def _compared(holds: str, cell: Sequence[Cell], floor: float) -> Iterator[tuple[
             yield f"{each[2]} after {each[1]}, {each[3]}", gain, 0.0, math.inf
 
 
-def _pairs(sides: Sequence[asked.Side], parts: Sequence[pd.DataFrame], q: asked.Sides) -> list[bool]:
+def _pairs(sides: Sequence[asked.Side], parts: Sequence[Sequence[Row]], q: asked.Sides) -> list[bool]:
     """For each seed that both sides have, whether the first is above the second."""
-    if q.counts == "learnt on dev" and learnt(parts[-1], on_dev=True).empty:
+    if q.counts == "learnt on dev" and not learnt(parts[-1], on_dev=True):
         return []
     first, second = (
-        part[part["status"] == "done"].set_index("seed")[side.column].dropna()
+        [(row["seed"], row[side.column]) for row in part if row["status"] == "done" and not _is_nan(row[side.column])]
         for side, part in zip(sides, parts, strict=True)
     )
-    both = first.index.intersection(second.index)
-    return [bool(first[seed] > second[seed]) for seed in both]
+    return [ours > theirs for seed, ours in first for other, theirs in second if seed == other]
 
 
-def _second(q: asked.Second, rows: pd.DataFrame, documents: int) -> list[Part]:
+def _second(q: asked.Second, rows: Sequence[Row], documents: int) -> list[Part]:
     best: dict[str, Cell] = {}
     for name, cell in cells(rows, rows):
-        mixer, values = str(cell["mixer"].iloc[0]), numbers(cell, q.column)
+        mixer, values = str(cell[0]["mixer"]), numbers(cell, q.column)
         if _is_missing(cell, values):  # a missing run might be above
             return [Part(name, None)]
         here = Cell(name, estimate(values, documents)) if values else None
         if here and (mixer not in best or here.number.value > best[mixer].number.value):
             best[mixer] = here
-    if q.mixer not in best or len(best) < 2 or learnt(pick(rows, {"mixer": q.mixer}), on_dev=True).empty:
+    if q.mixer not in best or len(best) < 2 or not learnt(pick(rows, {"mixer": q.mixer}), on_dev=True):
         return [Part(f"{q.mixer} did not learn, or nothing else is there", None)]
     own = best.pop(q.mixer)
     count = Count(tuple(other.number - own.number for other in best.values()))
@@ -220,44 +243,77 @@ def _second(q: asked.Second, rows: pd.DataFrame, documents: int) -> list[Part]:
     return [Part(f"{low:.0f} to {high:.0f} mixers are above {q.mixer}: {said}", count, 1, 1)]
 
 
-def _layer(q: asked.Layer, rows: pd.DataFrame) -> list[Part]:
-    able = learnt(rows[(rows["mixer"] == q.mixer) & (rows["n_layers"] > 1)])
-    if able.empty:
+def _layer(q: asked.Layer, rows: Sequence[Row]) -> list[Part]:
+    able = learnt([row for row in rows if row["mixer"] == q.mixer and row["n_layers"] > 1])
+    if not able:
         return [] if q.optional else [Part(f"{q.mixer} of 2 or 3 layers", None)]
-    found = able[[f"mixer{layer}_at_query" for layer in range(3)]].fillna(-1.0).to_numpy(dtype=float)
-    tops = zip(found.argmax(axis=1).tolist(), able["n_layers"], strict=True)
+    tops = []
+    for row in able:
+        found = [-1.0 if _is_nan(at := row[f"mixer{layer}_at_query"]) else at for layer in range(3)]
+        tops.append((found.index(max(found)), row["n_layers"]))
     tally = Tally(sum(top in q.allowed or (top == n - 1 and -1 in q.allowed) for top, n in tops), len(able))
     layers = " or ".join("the last layer" if layer < 0 else f"layer {layer}" for layer in q.allowed)
     return [Part(f"{q.mixer}: {layers} in {_tallied(tally)} runs", tally, asked.MOST)]
 
 
-def cells(rows: pd.DataFrame, among: pd.DataFrame, without: Sequence[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
+def cells(rows: Sequence[Row], among: Sequence[Row], without: Sequence[str] = ()) -> Iterator[tuple[str, list[Row]]]:
     """The runs of each setting, which differ only in seed or learning rate, and the setting's name."""
-    axes = [axis for axis in AXES if axis in rows]
-    apart = [axis for axis in axes if axis not in without and (axis == "d_model" or among[axis].nunique() > 1)]
-    for place, cell in rows.groupby(axes, sort=False, dropna=False):
+    axes = [axis for axis in AXES if rows and axis in rows[0]]
+    apart = [axis for axis in axes if axis not in without and (axis == "d_model" or len(_different(among, axis)) > 1)]
+    for place, cell in _grouped(rows, axes).items():
         yield _words({axis: value for axis, value in zip(axes, place, strict=True) if axis in apart}), cell
 
 
-def numbers(cell: pd.DataFrame, column: str) -> list[float]:
-    """The numbers of the runs of a setting that are done."""
-    found: list[float] = cell.loc[cell["status"] == "done", column].dropna().tolist()
+def _grouped(rows: Sequence[Row], axes: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows by their values of the axes, in the order of first rows."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[axis] for axis in axes), []).append(row)
     return found
 
 
-def pick(rows: pd.DataFrame, where: asked.Where) -> pd.DataFrame:
+def _different(rows: Sequence[Row], axis: str) -> set[Any]:
+    """The values of an axis, but for missing ones."""
+    return {row[axis] for row in rows if not _is_nan(row[axis])}
+
+
+def _is_nan(value: Any) -> bool:
+    return bool(value != value)
+
+
+def _largest(row: Row, columns: Sequence[str]) -> float:
+    """The largest of the numbers that are there."""
+    return max((row[column] for column in columns if not _is_nan(row[column])), default=math.nan)
+
+
+def numbers(cell: Sequence[Row], column: str) -> list[float]:
+    """The numbers of the runs of a setting that are done."""
+    return [row[column] for row in cell if row["status"] == "done" and not _is_nan(row[column])]
+
+
+def pick(rows: Sequence[Row], where: asked.Where) -> list[Row]:
     """The rows whose axes have these values."""
-    here = rows["seed"].notna()
-    for axis, value in (where.axes if isinstance(where, asked.Not) else where).items():
-        here &= rows[axis].isin(value if isinstance(value, tuple) else (value,))
-    return rows[~here if isinstance(where, asked.Not) else here]
+    without = isinstance(where, asked.Not)
+    axes = {
+        axis: value if isinstance(value, tuple) else (value,)
+        for axis, value in (where.axes if isinstance(where, asked.Not) else where).items()
+    }
+
+    def here(row: Row) -> bool:
+        return not _is_nan(row["seed"]) and all(row[axis] in values for axis, values in axes.items())
+
+    return [row for row in rows if here(row) != without]
 
 
-def learnt(rows: pd.DataFrame, *, on_dev: bool = False) -> pd.DataFrame:
+def learnt(rows: Sequence[Row], *, on_dev: bool = False) -> list[Row]:
     """The runs that learnt to recall, so that there is something to restore; on dev, if test asks for other pairs."""
     roles = [f"dev_attribution_{role}" for role in ("key", "value", "query")]
-    lost = rows[roles].max(axis=1) if on_dev else rows["original"] - rows["corrupted"]
-    return rows[(rows["status"] == "done") & (lost > asked.LEARNT)]
+
+    def lost(row: Row) -> float:
+        change: float = _largest(row, roles) if on_dev else row["original"] - row["corrupted"]
+        return change
+
+    return [row for row in rows if row["status"] == "done" and lost(row) > asked.LEARNT]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -271,9 +327,9 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def _is_missing(cell: pd.DataFrame, values: Sequence[float]) -> bool:
+def _is_missing(cell: Sequence[Row], values: Sequence[float]) -> bool:
     """Whether a setting still lacks a number; a setting whose runs all diverged will never have one."""
-    return not values and bool((cell["status"] != "diverged").any())
+    return not values and any(row["status"] != "diverged" for row in cell)
 
 
 def _shown(number: Estimate) -> str:
