@@ -25,6 +25,7 @@ from mecheval.mixers.options import RGLRUOptions
 from mecheval.mixers.parts import ShortConv
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
 from mecheval.ops.gated_decay import gated_decay, input_scale
+from mecheval.ops.gated_recurrence import gated_recurrence, sigmoid_gate
 from mecheval.ops.gelu_gate import gelu_gate
 from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
@@ -45,15 +46,15 @@ class Gates(nn.Module):
         self.recurrent_gate_weight = nn.Parameter(torch.randn(heads, size, size) * size**-0.5)
         self.recurrent_gate_bias = nn.Parameter(torch.zeros(heads, size))
 
-    def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """r and i (B, L, W) from u (B, L, W).
+    @property
+    def maps(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The weights (H, E, E) and biases (H, E) of the recurrence gate, and then those of the input gate."""
+        return self.recurrent_gate_weight, self.recurrent_gate_bias, self.input_gate_weight, self.input_gate_bias
 
-        A product with the whole matrix, zeros and all, is faster than one for each of a few small blocks, whose inputs
-        and outputs would be copied.
-        """
-        r = F.linear(u, torch.block_diag(*self.recurrent_gate_weight).mT, self.recurrent_gate_bias.flatten())
-        i = F.linear(u, torch.block_diag(*self.input_gate_weight).mT, self.input_gate_bias.flatten())
-        return torch.sigmoid(r), torch.sigmoid(i)
+    @property
+    def steepness(self) -> Tensor:
+        """softplus(Λ), (W,)."""
+        return F.softplus(self.recurrent_param)
 
 
 class RGLRU(Mixer):
@@ -85,19 +86,27 @@ class RGLRU(Mixer):
         if self.taps:
             u = self.conv(self.conv_1d(u))
         u = self.u(u)
-        r, i = self.rg_lru(u)
-        r, i, steepness = self.r(r), self.i(i), F.softplus(self.rg_lru.recurrent_param)
-        a, entered = gated_decay(r, i, u, steepness)
+        if any(tap.listening for tap in (self.r, self.i, self.a, self.state, self.weights)):
+            h = self._by_parts(u, at)
+        else:
+            h = gated_recurrence(u, *self.rg_lru.maps, self.rg_lru.steepness, at=at)
+        h = self.heads(h)
+        gate = self.gate(self.linear_y(x if at is None else take(x, at)))
+        y: Tensor = self.linear_out(gelu_gate(h, gate))
+        return y
+
+    def _by_parts(self, u: Tensor, at: Tensor | None) -> Tensor:
+        """h (B, L, W), or (B, K, W) with `at`, where someone listens to what is between u and h."""
+        (w_r, b_r, w_i, b_i), s = self.rg_lru.maps, self.rg_lru.steepness
+        r, i = self.r(sigmoid_gate(u, w_r, b_r)), self.i(sigmoid_gate(u, w_i, b_i))
+        a, entered = gated_decay(r, i, u, s)
         a = self.a(a)
         if self.state.listening:
             self.state(diagonal_recurrence(a, entered))
         if self.weights.listening:
-            log_a = -8 * r * steepness
+            log_a = -8 * r * s
             self.weights(of_decays(log_a) * (i * input_scale(log_a, tokens_before() == 0)).mT[:, :, None])
-        h = self.heads(diagonal_recurrence(a, entered, at))
-        gate = self.gate(self.linear_y(x if at is None else take(x, at)))
-        y: Tensor = self.linear_out(gelu_gate(h, gate))
-        return y
+        return diagonal_recurrence(a, entered, at)
 
     def state_size(self, length: int) -> int:
         """The state, and the tokens that the convolution still reaches."""

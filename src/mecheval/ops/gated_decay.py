@@ -53,7 +53,7 @@ def input_scale(log_a: Tensor, first: bool) -> Tensor:
 
 
 @fast_kernel
-def _gap(z: np.float32, exp_z: np.float32) -> np.float32:
+def gap_below_one(z: np.float32, exp_z: np.float32) -> np.float32:
     """1 - exp(z) for z <= 0."""
     series = -z * (_ONE + z * _D2 * (_ONE + z * _D3 * (_ONE + z * _D4 * (_ONE + z * _D5 * (_ONE + z * _D6 * (
         _ONE + z * _D7))))))  # fmt: skip
@@ -71,7 +71,7 @@ def _forward(
             for c in range(channels):
                 log_a = -_EIGHT * s_C[c] * r_BLC[b, t, c]
                 a = exp2(log_a * _LOG2_E)
-                gap = _gap(_TWO * log_a, a * a)
+                gap = gap_below_one(_TWO * log_a, a * a)
                 scale = np.sqrt(_STEEPEST if gap < _STEEPEST else gap)
                 a_BLC[b, t, c] = a
                 x_BLC[b, t, c] = (_ONE if whole else scale) * i_BLC[b, t, c] * u_BLC[b, t, c]
@@ -94,7 +94,7 @@ def _backward(
             whole = first and t == 0
             for c in range(channels):
                 square = a_BLC[b, t, c] * a_BLC[b, t, c]
-                gap = _gap(-_TWO * _EIGHT * s_C[c] * r_BLC[b, t, c], square)
+                gap = gap_below_one(-_TWO * _EIGHT * s_C[c] * r_BLC[b, t, c], square)
                 bound = gap < _STEEPEST
                 scale = np.sqrt(_STEEPEST if bound else gap)
                 slope_C[c] = _ZERO if whole or bound else square / scale  # how fast the scale falls with log a
