@@ -84,6 +84,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def pytest_sessionfinish() -> None:
+    """Give back to the collector what it left alone: DuckDB would print a list of all that is not freed at the end."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name what was skipped, by reason; a reason says how to get what is missing."""
     skipped = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
