@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mecheval.paper import questions as asked
 from mecheval.paper.estimates import Count, Estimate, Part, Tally, estimate, estimate_share, from_paper
+from mecheval.paper.rows import Row, different, grouped, is_nan, largest, rows_of
 from mecheval.studies.axes import named, say
 
 if TYPE_CHECKING:  # slow to import
@@ -25,11 +26,6 @@ FEW = 4
 """Largest number of settings that the evidence names; it counts the others."""
 WORDS = {"fails": "Fails", "unsure": "Undecided", "holds": "Holds", "open": "Not run"}
 """What the evidence calls the states of parts, in the order in which it lists them."""
-
-
-Row = Mapping[str, Any]
-"""A run: its axes, status and numbers. Plain rows, since a claim asks for few numbers of many small groups of runs, and
-to make a table of each group takes many times as long."""
 
 
 class Cell(NamedTuple):
@@ -48,7 +44,7 @@ def ask(
     """
     if not frame["status"].isin(("done", "diverged")).any():
         return "not tested", "There are no runs.", 0
-    rows = _rows(frame)
+    rows = rows_of(frame)
     answers = [answer(question, rows, floor, documents) for question in questions]
     parts = [part for each in answers for part in each]
     there = sum(part.quantity is not None for part in parts)
@@ -59,7 +55,7 @@ def ask(
         for state in WORDS
     }  # fmt: skip
     evidence = " ".join(f"{WORDS[state]}: {text}." for state, text in said.items() if text)
-    seeds = len(_different([row for row in rows if row["status"] in ("done", "diverged")], "seed"))
+    seeds = len(different([row for row in rows if row["status"] in ("done", "diverged")], "seed"))
     if said["fails"]:
         return "contradicted", evidence, seeds
     complete = [_complete(each, found) for each, found in zip(answers, states, strict=True) if each]
@@ -67,16 +63,6 @@ def ask(
         return "not tested", evidence or "No run learnt.", seeds
     whole = all(state == "holds" for each in complete for state in each)
     return "reproduced" if whole else "inconclusive", evidence, seeds
-
-
-def _rows(frame: pd.DataFrame) -> list[Row]:
-    """The rows of a table, in which whatever is missing is NaN."""
-    names = list(frame)
-    columns = [
-        [math.nan if gone else value for value, gone in zip(frame[name].tolist(), frame[name].isna(), strict=True)]
-        for name in names
-    ]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _complete(parts: Sequence[Part], states: Sequence[str]) -> list[str]:
@@ -128,18 +114,18 @@ def _runs(q: asked.Runs, rows: Sequence[Row], documents: int) -> list[Part]:
         if q.among == "ended":  # one that diverged counts as 0
             first = columns[0]
             ended: list[Row] = [
-                {**row, first: 0.0 if _is_nan(row[first]) else row[first]}
+                {**row, first: 0.0 if is_nan(row[first]) else row[first]}
                 for row in cell if row["status"] in ("done", "diverged")
             ]  # fmt: skip
         else:
             needed = [*columns, "original"] if q.share else columns
-            ended = [row for row in cell if row["status"] == "done" and not any(_is_nan(row[x]) for x in needed)]
+            ended = [row for row in cell if row["status"] == "done" and not any(is_nan(row[x]) for x in needed)]
         counted = learnt(ended) if q.among == "learnt" else ended
         group = f"{cell[0]['d_model']}"
         if not ended:
             parts += [Part(name, None, group=group)] if any(row["status"] != "diverged" for row in cell) else []
             continue
-        best = [_largest(row, columns) for row in counted]
+        best = [largest(row, columns) for row in counted]
         if q.share:
             runs = [(row["original"], row["corrupted"], top) for row, top in zip(counted, best, strict=True)]
             hits += [low <= (r - c) / (o - c) < high for o, c, r in runs]
@@ -160,8 +146,8 @@ def _sides(q: asked.Sides, rows: Sequence[Row], floor: float, documents: int) ->
     rows, hits, missing = pick(rows, q.where), list[bool](), list[Part]()
     sides = [side for side in q.sides if not side.optional or len(pick(rows, side.where))]
     counted = False
-    there = [row for row in rows if not any(_is_nan(row[axis]) for axis in q.by)]
-    for place, group in sorted(_grouped(there, q.by).items(), key=itemgetter(0)):
+    there = [row for row in rows if not any(is_nan(row[axis]) for axis in q.by)]
+    for place, group in sorted(grouped(there, q.by).items(), key=itemgetter(0)):
         where = _words(dict(zip(q.by, place, strict=True)))
         parts = [pick(group, side.where) for side in sides]
         if q.mostly:
@@ -219,7 +205,7 @@ def _pairs(sides: Sequence[asked.Side], parts: Sequence[Sequence[Row]], q: asked
     if q.counts == "learnt on dev" and not learnt(parts[-1], on_dev=True):
         return []
     first, second = (
-        [(row["seed"], row[side.column]) for row in part if row["status"] == "done" and not _is_nan(row[side.column])]
+        [(row["seed"], row[side.column]) for row in part if row["status"] == "done" and not is_nan(row[side.column])]
         for side, part in zip(sides, parts, strict=True)
     )
     return [ours > theirs for seed, ours in first for other, theirs in second if seed == other]
@@ -249,7 +235,7 @@ def _layer(q: asked.Layer, rows: Sequence[Row]) -> list[Part]:
         return [] if q.optional else [Part(f"{q.mixer} of 2 or 3 layers", None)]
     tops = []
     for row in able:
-        found = [-1.0 if _is_nan(at := row[f"mixer{layer}_at_query"]) else at for layer in range(3)]
+        found = [-1.0 if is_nan(at := row[f"mixer{layer}_at_query"]) else at for layer in range(3)]
         tops.append((found.index(max(found)), row["n_layers"]))
     tally = Tally(sum(top in q.allowed or (top == n - 1 and -1 in q.allowed) for top, n in tops), len(able))
     layers = " or ".join("the last layer" if layer < 0 else f"layer {layer}" for layer in q.allowed)
@@ -259,36 +245,14 @@ def _layer(q: asked.Layer, rows: Sequence[Row]) -> list[Part]:
 def cells(rows: Sequence[Row], among: Sequence[Row], without: Sequence[str] = ()) -> Iterator[tuple[str, list[Row]]]:
     """The runs of each setting, which differ only in seed or learning rate, and the setting's name."""
     axes = [axis for axis in AXES if rows and axis in rows[0]]
-    apart = [axis for axis in axes if axis not in without and (axis == "d_model" or len(_different(among, axis)) > 1)]
-    for place, cell in _grouped(rows, axes).items():
+    apart = [axis for axis in axes if axis not in without and (axis == "d_model" or len(different(among, axis)) > 1)]
+    for place, cell in grouped(rows, axes).items():
         yield _words({axis: value for axis, value in zip(axes, place, strict=True) if axis in apart}), cell
-
-
-def _grouped(rows: Sequence[Row], axes: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
-    """The rows by their values of the axes, in the order of first rows."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        found.setdefault(tuple(row[axis] for axis in axes), []).append(row)
-    return found
-
-
-def _different(rows: Sequence[Row], axis: str) -> set[Any]:
-    """The values of an axis, but for missing ones."""
-    return {row[axis] for row in rows if not _is_nan(row[axis])}
-
-
-def _is_nan(value: Any) -> bool:
-    return bool(value != value)
-
-
-def _largest(row: Row, columns: Sequence[str]) -> float:
-    """The largest of the numbers that are there."""
-    return max((row[column] for column in columns if not _is_nan(row[column])), default=math.nan)
 
 
 def numbers(cell: Sequence[Row], column: str) -> list[float]:
     """The numbers of the runs of a setting that are done."""
-    return [row[column] for row in cell if row["status"] == "done" and not _is_nan(row[column])]
+    return [row[column] for row in cell if row["status"] == "done" and not is_nan(row[column])]
 
 
 def pick(rows: Sequence[Row], where: asked.Where) -> list[Row]:
@@ -300,7 +264,7 @@ def pick(rows: Sequence[Row], where: asked.Where) -> list[Row]:
     }
 
     def here(row: Row) -> bool:
-        return not _is_nan(row["seed"]) and all(row[axis] in values for axis, values in axes.items())
+        return not is_nan(row["seed"]) and all(row[axis] in values for axis, values in axes.items())
 
     return [row for row in rows if here(row) != without]
 
@@ -310,7 +274,7 @@ def learnt(rows: Sequence[Row], *, on_dev: bool = False) -> list[Row]:
     roles = [f"dev_attribution_{role}" for role in ("key", "value", "query")]
 
     def lost(row: Row) -> float:
-        change: float = _largest(row, roles) if on_dev else row["original"] - row["corrupted"]
+        change: float = largest(row, roles) if on_dev else row["original"] - row["corrupted"]
         return change
 
     return [row for row in rows if row["status"] == "done" and lost(row) > asked.LEARNT]
