@@ -20,6 +20,7 @@ from mecheval.mixers.base import Mixer, divides
 from mecheval.mixers.options import AttentionOptions
 from mecheval.ops.pieces import extended, tokens_before
 from mecheval.ops.queries import take
+from mecheval.ops.ragged import longest, packed, padded
 from mecheval.sites import Tap
 
 
@@ -27,6 +28,7 @@ class Attention(Mixer):
     """Multi-head causal attention."""
 
     Options = AttentionOptions
+    ragged = True
     positions = AttentionOptions.positions
     canon_b = ("Wqkv",)
     weighs = ("pattern", "v", "heads")
@@ -46,23 +48,24 @@ class Attention(Mixer):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """y_t = out_proj(Σ_{s<=t} softmax_s(q_t·k_s/√E) v_s)."""
-        batch, length, d = x.shape
+        d, length = self.d_model, longest(x)
         if at is not None and not self.rotary and at.shape[1] * self.num_heads <= self.d_head:
             heads = self._few_queries(x, at)
         else:
             if at is None:
-                q_BKD, k_BLD, v_BLD = self.Wqkv(x).split(d, dim=-1)
+                q_BKD, k_BLD, v_BLD = padded(self.Wqkv(x)).split(d, dim=-1)
             else:
                 W, b = self.Wqkv.weight, self.Wqkv.bias
                 q_BKD = F.linear(take(x, at), W[:d], None if b is None else b[:d])
-                k_BLD, v_BLD = F.linear(x, W[d:], None if b is None else b[d:]).split(d, dim=-1)
+                k_BLD, v_BLD = padded(F.linear(x, W[d:], None if b is None else b[d:])).split(d, dim=-1)
             q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)
             q, k, v = self._turned_and_kept(q, k, v, at)
             if at is None and not self.pattern.listening and k.shape[2] == length:
                 heads_BHKE = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             else:
                 heads_BHKE = self._pattern(q @ k.transpose(-1, -2), at) @ v
-            heads = heads_BHKE.transpose(1, 2).reshape(batch, -1, d)
+            heads = heads_BHKE.transpose(1, 2).flatten(2)
+            heads = packed(heads) if at is None else heads
         y: Tensor = self.out_proj(self.heads(heads))
         return y
 
@@ -96,6 +99,7 @@ class Attention(Mixer):
         b = self.Wqkv.bias
         Wq, Wk, Wv = self.Wqkv.weight.split(d)
         q = F.linear(take(x, at), Wq, None if b is None else b[:d]).view(batch * count, H, E)
+        x = padded(x)
         read = torch.bmm(q.transpose(0, 1), Wk.view(H, E, d)).view(H, batch, count, d).transpose(0, 1)  # (B, H, K, D)
         scores = torch.bmm(read.reshape(batch, H * count, d), x.mT).view(batch, H, count, x.shape[1])
         mixed = torch.bmm(self._pattern(scores, at).flatten(1, 2), x).view(batch, H, count, d)

@@ -40,6 +40,9 @@ class Mixer(nn.Module, ABC):
     Without `at`, `forward` must call them as modules, on (B, L, D); a block with Canon B never gives `at`.
     """
 
+    ragged: ClassVar[bool] = False
+    """Whether it also takes documents end to end, (1, T, D), as in `ops/ragged.py`; no class inherits this."""
+
     @abstractmethod
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """Mix positions; see the class."""

@@ -21,6 +21,7 @@ from mecheval.mixers.parts import PositionFeatures, ShortConv
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.pieces import tokens_before
 from mecheval.ops.queries import take
+from mecheval.ops.ragged import longest
 from mecheval.ops.short_conv import short_conv
 from mecheval.ops.weights import of_convolution
 from mecheval.sites import Tap
@@ -30,6 +31,7 @@ class BaseConv(Mixer):
     """Gated convolution; by default short in even layers, long in odd ones."""
 
     Options = BaseConvOptions
+    ragged = True
     weighs = ("weights", "input", "conv")  # but for the bias of a short convolution, which comes from no token
 
     def __init__(self, d_model: int, layer: int, options: BaseConvOptions) -> None:
@@ -86,7 +88,7 @@ class LongFilter(nn.Module):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D), or (B, K, D) at positions `at`."""
-        length = tokens_before() + x.shape[1]
+        length = tokens_before() + longest(x)
         fits(length, self.l_max, "base_conv")
         return long_conv(x, self._implicit(length), at) + (x if at is None else take(x, at))
 

@@ -36,6 +36,7 @@ class TaylorAttention(Mixer):
     """Attention whose exponential is cut to its second-order Taylor polynomial, hence linear in length."""
 
     Options = BasedOptions
+    ragged = True
     canon_b = ("proj_q", "proj_k", "proj_v")
     weighs = ("weights", "v", "heads")
 

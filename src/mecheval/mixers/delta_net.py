@@ -27,6 +27,7 @@ class DeltaNet(MemoryMixer):
     """Linear attention with the delta rule."""
 
     Options = DeltaNetOptions
+    ragged = True
     beta: Tap
 
     def __init__(self, d_model: int, layer: int, options: DeltaNetOptions) -> None:

@@ -27,6 +27,7 @@ class GatedDeltaNet(MemoryMixer):
     """The delta rule with a decay for each head."""
 
     Options = GatedDeltaNetOptions
+    ragged = True
     g: Tap
     beta: Tap
 

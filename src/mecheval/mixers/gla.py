@@ -24,6 +24,7 @@ class GLA(FadingAttention):
     """Linear attention with a decay for each key channel."""
 
     Options = GLAOptions
+    ragged = True
     g: Tap
 
     def __init__(self, d_model: int, layer: int, options: GLAOptions) -> None:

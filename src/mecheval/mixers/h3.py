@@ -26,6 +26,7 @@ from mecheval.ops.h3_kernels import diagonal_kernel, h3_mix, h3_mix_recurrent, s
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.pieces import current, tokens_before
 from mecheval.ops.queries import take
+from mecheval.ops.ragged import longest
 from mecheval.ops.weights import of_convolution
 from mecheval.sites import Tap
 
@@ -36,6 +37,7 @@ class H3(Mixer):
     """Two state space models and two multiplicative gates."""
 
     Options = H3Options
+    ragged = True
     weighs = ("weights", "v", "heads")
     canon_b = ("q_proj", "k_proj", "v_proj")
 
@@ -60,7 +62,7 @@ class H3(Mixer):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """k' = ks ∗ k + D_k k; o[e2] = Σ_e1 q[e1] (kd ∗ + D)(k'[e1] v[e2])."""
-        length = tokens_before() + x.shape[1]
+        length = tokens_before() + longest(x)
         fits(length, self.options.l_max, "h3")
         q = self.q(self.q_proj(x if at is None else take(x, at)))
         k, v = self.k(self.k_proj(x)), self.v(self.v_proj(x))

@@ -22,6 +22,7 @@ from mecheval.mixers.options import HyenaOptions
 from mecheval.mixers.parts import PositionFeatures, ShortConv, projected_conv_at
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.pieces import tokens_before
+from mecheval.ops.ragged import longest
 from mecheval.ops.short_conv import short_conv
 from mecheval.ops.weights import of_convolution
 from mecheval.sites import Tap
@@ -31,6 +32,7 @@ class Hyena(Mixer):
     """Gated implicit long convolution."""
 
     Options = HyenaOptions
+    ragged = True
     weighs = ("weights", "v", "long_conv")
     canon_b = ("in_proj",)  # x1, x2 and v are its k, q and v
 
@@ -48,7 +50,7 @@ class Hyena(Mixer):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """y = out_proj(x2 ⊙ (k ∗ (x1 ⊙ v)))."""
-        length, d = tokens_before() + x.shape[1], self.d_model
+        length, d = tokens_before() + longest(x), self.d_model
         fits(length, self.l_max, "hyena")
         if at is None:
             x1, x2, v = self.conv(self.short_filter(self.in_proj(x))).split(d, dim=-1)

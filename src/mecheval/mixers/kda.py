@@ -27,6 +27,7 @@ class KDA(MemoryMixer):
     """The delta rule with a decay for each key channel."""
 
     Options = KDAOptions
+    ragged = True
     g: Tap
     beta: Tap
 

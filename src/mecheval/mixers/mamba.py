@@ -40,6 +40,7 @@ class Mamba(Mixer):
 
     Options = MambaOptions
     block = "mamba"
+    ragged = True
     weighs = ("weights", "u", "scan")
 
     def __init__(self, d_model: int, layer: int, options: MambaOptions) -> None:

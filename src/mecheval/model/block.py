@@ -101,6 +101,11 @@ class Block(nn.Module):
             h = h + self.mlp_output(self.mlp(self.mlp_input(self.norm2(h))))
         return self.output(h)
 
+    @property
+    def ragged(self) -> bool:
+        """Whether it takes documents end to end; inherited by no mixer, because it may look back in its own way."""
+        return bool(vars(type(self.mixer)).get("ragged")) and all(tap.listener is None for tap in self._taps.values())
+
     def taps(self) -> dict[str, Tap]:
         """Name -> tap, in the order in which they happen: the block's own around those inside the mixer."""
         return self._taps

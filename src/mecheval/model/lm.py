@@ -17,10 +17,13 @@ from mecheval.mixers.pattern import fill, is_pattern, option_names, read_pattern
 from mecheval.model.block import STD, Block, init_mamba, init_transformer
 from mecheval.model.canon import add_canon
 from mecheval.ops.pieces import NOTHING_READ, State, reading, tokens_before
+from mecheval.ops.ragged import Documents, documents_now, end_to_end, longest
 from mecheval.sites import Site, Tap
 from mecheval.types import Positions
 
 Factory = Callable[..., nn.Module]
+PADDED = 0.8
+"""Largest share of a batch that may be tokens of documents for it to be faster without padding."""
 LAYERS = 2
 """Default number of layers of a model with one mixer."""
 
@@ -95,6 +98,20 @@ class LM(nn.Module):
         rows, weight = _Tied.apply(self.embed.weight, tokens)  # type: ignore[no-untyped-call]
         return self._run(0, self._positioned(rows), at, weight)
 
+    def unpadded(self, tokens: Tensor, at: Tensor) -> Tensor:
+        """`forward` at positions `at` (B, K) of documents of different lengths, without what follows the last of them.
+
+        The numbers are the same but for rounding. It is faster where much of tokens (B, L) is padding, which is why
+        training uses it; where little is, on a GPU, and for custom mixers, it is `forward` itself.
+        """
+        lengths = at.amax(dim=1) + 1
+        even = tokens.device.type != "cpu" or int(lengths.sum()) > PADDED * tokens.numel()
+        if even or not all(block.ragged for block in self._blocks()):
+            return self.forward(tokens, at)
+        documents = Documents(lengths)
+        with end_to_end(documents):
+            return self.forward(documents.pack(tokens), at)
+
     def read(self, tokens: Tensor, state: State = NOTHING_READ) -> tuple[Tensor, State]:
         """Logits (B, L, V) of the next tokens (B, L) of documents of which `state` was read, and the state after them.
 
@@ -145,9 +162,11 @@ class LM(nn.Module):
         if self.embed_positions is None:
             return h
         first, limit = tokens_before(), self.embed_positions.num_embeddings
-        length = first + h.shape[1]
+        length = first + longest(h)
         if length > limit:
             raise UserError(f"LM: {length} tokens exceed the position table; build it with max_length > {limit}.")
+        if (documents := documents_now()) is not None:
+            return h + F.embedding(documents.positions, self.embed_positions.weight)
         return h + self.embed_positions.weight[first:length]
 
     def _run(self, block: int, h: Tensor, at: Tensor | None, head: Tensor) -> Tensor:

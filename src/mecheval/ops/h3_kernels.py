@@ -19,6 +19,7 @@ from mecheval.ops.long_conv import FOURIER_FROM, long_conv, long_conv_reference,
 from mecheval.ops.long_conv_kernel import to_columns, to_rows
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import check_at, take
+from mecheval.ops.ragged import arrays, documents_now, layout
 
 SHIFT_FOURIER_FROM = 96
 """From this length on, the shift kernel is faster by Fourier transforms (measured with 64 and 128 channels)."""
@@ -82,6 +83,10 @@ def h3_mix(q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, D: Tensor, at: Tenso
     q, k, v (B, L, H, P); with `at` (B, A), q is (B, A, H, P), at those positions only. kernel (L, H), D (H,).
     Returns (B, L or A, H, P).
     """
+    documents = documents_now()
+    direct = use_fast(q, k, v, kernel, D) and (at is not None or len(kernel) < FOURIER_FROM)
+    if documents is not None and not direct:
+        return documents.in_batch(lambda q, k, v: h3_mix(q, k, v, kernel, D, at), (k, v), [q], at)
     if at is not None:
         check_at(at, *k.shape[:2])
     if use_gpu("torch", q, k, v, kernel, D):
@@ -90,7 +95,7 @@ def h3_mix(q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, D: Tensor, at: Tenso
         return h3_mix_reference(q, k, v, kernel, D, at)
     # The skip term is a convolution too, with a kernel that ends after lag 0.
     kernel = kernel + F.pad(D[None], (0, 0, 0, len(kernel) - 1))
-    if at is None and len(kernel) >= FOURIER_FROM:
+    if not direct:
         return _MixFourier.apply(q, k, v, kernel)  # type: ignore[no-any-return, no-untyped-call]
     return _Mix.apply(q, k, v, kernel, at)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -169,8 +174,7 @@ class _ShiftKernel(torch.autograd.Function):
     def backward(ctx: Any, dkernel_LD: Tensor) -> tuple[Tensor, Tensor, None]:
         B_DN, C_DN = ctx.saved_tensors
         dB_DN, dC_DN = torch.zeros_like(B_DN), torch.zeros_like(C_DN)
-        arrays = (B_DN, C_DN, dkernel_LD.contiguous(), dB_DN, dC_DN)
-        h3_ssm_kernel.shift_backward(*(x.numpy() for x in arrays))
+        h3_ssm_kernel.shift_backward(*(x.numpy() for x in (B_DN, C_DN, dkernel_LD.contiguous(), dB_DN, dC_DN)))
         return dB_DN, dC_DN, None
 
 
@@ -195,27 +199,26 @@ class _DiagonalKernel(torch.autograd.Function):
 class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, at: Tensor | None) -> Tensor:
-        inputs = [x.contiguous() for x in (q, k, v, kernel)]
+        inputs = [*(x.contiguous() for x in (q, k, v, kernel)), layout(k).starts]
+        out = torch.empty_like(inputs[0]) if at is None else torch.zeros_like(inputs[0])
         if at is None:
-            out_BAHP = torch.empty_like(inputs[0])
-            h3_mix_kernel.forward(*(x.numpy() for x in (*inputs, out_BAHP)))
+            h3_mix_kernel.forward(*arrays(*inputs, out))
         else:
-            out_BAHP = torch.zeros_like(inputs[0])
             inputs.append(at.contiguous())
-            h3_mix_kernel.forward_at(*(x.numpy() for x in (*inputs, out_BAHP)))
+            h3_mix_kernel.forward_at(*arrays(*inputs, out))
         ctx.save_for_backward(*inputs)
-        return out_BAHP
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
-        if len(inputs) == 4:
-            gradients = [torch.empty_like(x) for x in inputs]
-            h3_mix_kernel.backward(*(x.numpy() for x in (*inputs, dout.contiguous(), *gradients)))
+        if len(inputs) == 5:
+            gradients = [torch.empty_like(x) for x in inputs[:4]]
+            h3_mix_kernel.backward(*arrays(*inputs, dout.contiguous(), *gradients))
         else:
             gradients = [torch.zeros_like(x) for x in inputs[:4]]
-            h3_mix_kernel.backward_at(*(x.numpy() for x in (*inputs, dout.contiguous(), *gradients)))
+            h3_mix_kernel.backward_at(*arrays(*inputs, dout.contiguous(), *gradients))
         return *gradients, None
 
 

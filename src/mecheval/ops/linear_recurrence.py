@@ -35,6 +35,7 @@ from torch import Tensor
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.pieces import apart, current
 from mecheval.ops.queries import check_at, take
+from mecheval.ops.ragged import Documents, documents_now
 from mecheval.ops.recurrence_chunks import ONE_CHUNK, in_chunks, with_query_steps
 from mecheval.ops.recurrence_loop import Parts, in_loops
 
@@ -81,6 +82,8 @@ def linear_recurrence(
         now.keep(after)
         return (read, after) if final_state else read
     parts = Parts(g, beta, a, b, initial_state)
+    if (documents := documents_now()) is not None:
+        return _end_to_end(documents, q, k, v, parts, at)
     _check(q, k, v, parts, at)
     given = [x for x in (q, k, v, *parts) if x is not None]
     o: Tensor
@@ -97,6 +100,18 @@ def linear_recurrence(
         return o
     assert S is not None
     return o, S
+
+
+def _end_to_end(documents: Documents, q: Tensor, k: Tensor, v: Tensor, parts: Parts, at: Tensor | None) -> Tensor:
+    """The result for documents that are end to end, each from an empty memory."""
+    given = [part is not None for part in parts]
+
+    def in_batch(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
+        padded = iter(more)
+        g, beta, a, b, _ = (next(padded) if there else None for there in given)
+        return linear_recurrence(q, k, v, g=g, beta=beta, a=a, b=b, at=at)
+
+    return documents.in_batch(in_batch, [k, v, *(part for part in parts if part is not None)], [q], at)
 
 
 def _by_products(k: Tensor, parts: Parts) -> bool:

@@ -15,6 +15,7 @@ from mecheval.ops import long_conv_kernel
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.pieces import apart, current, extended
 from mecheval.ops.queries import check_at, take
+from mecheval.ops.ragged import arrays, documents_now, layout, longest
 
 FOURIER_FROM = 320
 """From this length on, Fourier transforms beat the direct sum (measured, forward and backward, 64 to 192 channels)."""
@@ -33,6 +34,10 @@ def long_conv(x: Tensor, k: Tensor, at: Tensor | None = None) -> Tensor:
         here = torch.arange(seen.shape[1] - x.shape[1], seen.shape[1], device=x.device).expand(len(x), -1)
         with apart():
             return long_conv(seen, k, None if seen is x else here)
+    documents = documents_now()
+    direct = use_fast(x, k) and (at is not None or longest(x) < FOURIER_FROM)
+    if documents is not None and not direct:
+        return documents.in_batch(lambda x: long_conv(x, k, at), [x], at=at)
     if at is not None:
         check_at(at, *x.shape[:2])
     if use_gpu("torch", x, k):
@@ -42,7 +47,7 @@ def long_conv(x: Tensor, k: Tensor, at: Tensor | None = None) -> Tensor:
     if use_fast(x, k):
         if at is not None:
             return _LongConvAt.apply(x, k, at)  # type: ignore[no-any-return, no-untyped-call]
-        function = _LongConvDirect if x.shape[1] < FOURIER_FROM else _LongConvFourier
+        function = _LongConvDirect if direct else _LongConvFourier
         return function.apply(x, k)  # type: ignore[no-any-return, no-untyped-call]
     return long_conv_reference(x, k, at)
 
@@ -58,39 +63,37 @@ def long_conv_reference(x: Tensor, k: Tensor, at: Tensor | None = None) -> Tenso
 class _LongConvDirect(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, k: Tensor) -> Tensor:
-        x_BLC, k_LC = x.contiguous(), k.contiguous()
-        y_BLC = torch.empty_like(x_BLC)
-        long_conv_kernel.forward(x_BLC.numpy(), k_LC.numpy(), y_BLC.numpy())
-        ctx.save_for_backward(x_BLC, k_LC)
-        return y_BLC
+        inputs = (x.contiguous(), k.contiguous(), layout(x).starts)
+        y = torch.empty_like(inputs[0])
+        long_conv_kernel.forward(*arrays(*inputs, y))
+        ctx.save_for_backward(*inputs)
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
-        x_BLC, k_LC = ctx.saved_tensors
-        dx_BLC, dk_LC = torch.empty_like(x_BLC), torch.empty_like(k_LC)
-        long_conv_kernel.backward(x_BLC.numpy(), k_LC.numpy(), dy.contiguous().numpy(), dx_BLC.numpy(), dk_LC.numpy())
-        return dx_BLC, dk_LC
+        inputs = ctx.saved_tensors
+        dx, dk_LC = grads = [torch.empty_like(x) for x in inputs[:2]]
+        long_conv_kernel.backward(*arrays(*inputs, dy.contiguous(), *grads))
+        return dx, dk_LC
 
 
 class _LongConvAt(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, k: Tensor, at: Tensor) -> Tensor:
-        x_BLC, k_LC, at_BP = x.contiguous(), k.contiguous(), at.contiguous()
+        inputs = (x.contiguous(), k.contiguous(), layout(x).starts, at.contiguous())
         y_BPC = x.new_zeros(*at.shape, x.shape[2])
-        long_conv_kernel.forward_at(x_BLC.numpy(), k_LC.numpy(), at_BP.numpy(), y_BPC.numpy())
-        ctx.save_for_backward(x_BLC, k_LC, at_BP)
+        long_conv_kernel.forward_at(*arrays(*inputs, y_BPC))
+        ctx.save_for_backward(*inputs)
         return y_BPC
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
-        x_BLC, k_LC, at_BP = ctx.saved_tensors
-        dx_BLC, dk_LC = torch.zeros_like(x_BLC), torch.zeros_like(k_LC)
-        long_conv_kernel.backward_at(
-            x_BLC.numpy(), k_LC.numpy(), at_BP.numpy(), dy.contiguous().numpy(), dx_BLC.numpy(), dk_LC.numpy()
-        )
-        return dx_BLC, dk_LC, None
+        inputs = ctx.saved_tensors
+        dx, dk_LC = grads = [torch.zeros_like(x) for x in inputs[:2]]
+        long_conv_kernel.backward_at(*arrays(*inputs, dy.contiguous(), *grads))
+        return dx, dk_LC, None
 
 
 class _LongConvFourier(torch.autograd.Function):

@@ -4,7 +4,8 @@ Blocks: LANES channels at a time are copied to scratch memory, flat, so that a r
 over lanes has constant bounds and distances. Outputs and inputs then meet in tiles of 4 x 4 rows, which share their
 loads: an output row t and an input row u need the kernel's row t - u, and a tile has only 7 different ones of those.
 
-Shapes: B batch, L length, P positions, C channels.
+Shapes: B documents, L length of the longest, T tokens of all of them, P positions asked of each, Q of all of
+them, C channels. Documents stand end to end, the first token of each in `starts_B`, with the total at its end.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ def padded(length: int) -> int:
 
 @fast_kernel
 def load(x_LC: F32, channel: int, reverse: bool, block: F32) -> None:
-    """Copy LANES channels (or what is left of them) from `channel` on; the rest of the block is zero already."""
+    """Copy LANES channels (or what is left of them) from `channel` on; other lanes are zero already, rows become so."""
     length, channels = x_LC.shape
     lanes = min(LANES, channels - channel)
+    block[length * LANES :] = 0
     for t in range(length):
         row_C = x_LC[length - 1 - t if reverse else t]
         for c in range(lanes):
@@ -70,64 +72,81 @@ def add_convolution(x: F32, k: F32, y: F32) -> None:
 
 
 @fast_kernel
-def forward(x_BLC: F32, k_LC: F32, y_BLC: F32) -> None:
-    """Write the convolution of every document to y_BLC."""
-    batch, length, channels = x_BLC.shape
-    size = padded(length)
-    for channel in range(0, channels, LANES):
-        x, y, k = np.zeros(size, np.float32), np.empty(size, np.float32), np.zeros(size + LEAD, np.float32)
-        load(k_LC, channel, False, k[LEAD:])
-        for b in range(batch):
-            load(x_BLC[b], channel, False, x)
-            y[:] = 0
-            add_convolution(x, k, y)
-            store(y, channel, False, y_BLC[b])
+def add_reversed(block: F32, length: int, channel: int, sum_LC: F32) -> None:
+    """Add the first `length` rows of a block, the last of them first."""
+    lanes = min(LANES, sum_LC.shape[1] - channel)
+    for t in range(length):
+        row_C = sum_LC[length - 1 - t]
+        for c in range(lanes):
+            row_C[channel + c] += block[t * LANES + c]
 
 
 @fast_kernel
-def backward(x_BLC: F32, k_LC: F32, dy_BLC: F32, dx_BLC: F32, dk_LC: F32) -> None:
-    """Write the gradients to dx_BLC and dk_LC.
+def forward(x_TC: F32, k_LC: F32, starts_B: I64, y_TC: F32) -> None:
+    """Write the convolution of every document to y_TC."""
+    length, channels = k_LC.shape
+    most = padded(length)
+    for channel in range(0, channels, LANES):
+        x, y, k = np.zeros(most, np.float32), np.empty(most, np.float32), np.zeros(most + LEAD, np.float32)
+        load(k_LC, channel, False, k[LEAD:])
+        for b in range(len(starts_B) - 1):
+            x_LC, y_LC = x_TC[starts_B[b] : starts_B[b + 1]], y_TC[starts_B[b] : starts_B[b + 1]]
+            size = padded(len(x_LC))
+            load(x_LC, channel, False, x[:size])
+            y[:size] = 0
+            add_convolution(x[:size], k, y[:size])
+            store(y, channel, False, y_LC)
+
+
+@fast_kernel
+def backward(x_TC: F32, k_LC: F32, starts_B: I64, dy_TC: F32, dx_TC: F32, dk_LC: F32) -> None:
+    """Write the gradients to dx_TC and dk_LC.
 
     In reversed time both are causal convolutions again: reverse(dx) = reverse(dy) * k, reverse(dk) = reverse(dy) * x.
     """
-    batch, length, channels = x_BLC.shape
-    size = padded(length)
+    length, channels = k_LC.shape
+    most = padded(length)
+    dk_LC[:] = 0
     for channel in range(0, channels, LANES):
-        dy, dx, dk = np.zeros(size, np.float32), np.empty(size, np.float32), np.zeros(size, np.float32)
-        k, x = np.zeros(size + LEAD, np.float32), np.zeros(size + LEAD, np.float32)
+        dy, dx, dk = np.zeros(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32)
+        k, x = np.zeros(most + LEAD, np.float32), np.zeros(most + LEAD, np.float32)
         load(k_LC, channel, False, k[LEAD:])
-        for b in range(batch):
-            load(dy_BLC[b], channel, True, dy)
-            load(x_BLC[b], channel, False, x[LEAD:])
-            dx[:] = 0
-            add_convolution(dy, k, dx)
-            add_convolution(dy, x, dk)
-            store(dx, channel, True, dx_BLC[b])
-        store(dk, channel, True, dk_LC)
+        for b in range(len(starts_B) - 1):
+            x_LC, dx_LC = x_TC[starts_B[b] : starts_B[b + 1]], dx_TC[starts_B[b] : starts_B[b + 1]]
+            size = padded(len(x_LC))
+            load(dy_TC[starts_B[b] : starts_B[b + 1]], channel, True, dy[:size])
+            load(x_LC, channel, False, x[LEAD : LEAD + size])
+            dx[:size] = 0
+            dk[:size] = 0
+            add_convolution(dy[:size], k, dx[:size])
+            add_convolution(dy[:size], x, dk[:size])
+            store(dx, channel, True, dx_LC)
+            add_reversed(dk, len(x_LC), channel, dk_LC)
 
 
 @fast_kernel
-def forward_at(x_BLC: F32, k_LC: F32, at_BP: I64, y_BPC: F32) -> None:
-    """Add the convolution at single positions to y_BPC, which starts at zero: a dot product of length t + 1 each."""
-    batch, positions, channels = y_BPC.shape
+def forward_at(x_TC: F32, k_LC: F32, starts_B: I64, at_BP: I64, y_QC: F32) -> None:
+    """Add the convolution at single positions to y_QC, which starts at zero: a dot product of length t + 1 each."""
+    (batch, positions), channels = at_BP.shape, k_LC.shape[1]
     for b in range(batch):
         for p in range(positions):
-            y_C, t = y_BPC[b, p], at_BP[b, p]
+            y_C, t = y_QC[b * positions + p], at_BP[b, p]
             for s in range(t + 1):
-                k_C, x_C = k_LC[s], x_BLC[b, t - s]
+                k_C, x_C = k_LC[s], x_TC[starts_B[b] + t - s]
                 for c in range(channels):
                     y_C[c] += k_C[c] * x_C[c]
 
 
 @fast_kernel
-def backward_at(x_BLC: F32, k_LC: F32, at_BP: I64, dy_BPC: F32, dx_BLC: F32, dk_LC: F32) -> None:
-    """Add the gradients of `forward_at` to dx_BLC and dk_LC, which start at zero."""
-    batch, positions, channels = dy_BPC.shape
+def backward_at(x_TC: F32, k_LC: F32, starts_B: I64, at_BP: I64, dy_QC: F32, dx_TC: F32, dk_LC: F32) -> None:
+    """Add the gradients of `forward_at` to dx_TC and dk_LC, which start at zero."""
+    (batch, positions), channels = at_BP.shape, k_LC.shape[1]
     for b in range(batch):
         for p in range(positions):
-            dy_C, t = dy_BPC[b, p], at_BP[b, p]
+            dy_C, t = dy_QC[b * positions + p], at_BP[b, p]
             for s in range(t + 1):
-                k_C, x_C, dk_C, dx_C = k_LC[s], x_BLC[b, t - s], dk_LC[s], dx_BLC[b, t - s]
+                k_C, x_C = k_LC[s], x_TC[starts_B[b] + t - s]
+                dk_C, dx_C = dk_LC[s], dx_TC[starts_B[b] + t - s]
                 for c in range(channels):
                     dx_C[c] += k_C[c] * dy_C[c]
                     dk_C[c] += x_C[c] * dy_C[c]

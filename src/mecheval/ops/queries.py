@@ -8,9 +8,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mecheval.ops.ragged import documents_now
+
 
 def check_at(at_BK: Tensor, batch: int, length: int) -> None:
-    """Refuse positions that do not exist: a compiled kernel would read past the end of its arrays."""
+    """Refuse positions that do not exist: a compiled kernel would read past the end of its arrays.
+
+    Where documents are end to end, each has its own length, whatever is given here.
+    """
+    if (documents := documents_now()) is not None:
+        batch, length = len(documents.lengths), documents.longest
+        if at_BK.shape[:1] == documents.lengths.shape and bool((at_BK >= documents.lengths[:, None]).any()):
+            raise IndexError("at holds positions behind the end of a document")
     if at_BK.dtype != torch.int64 or at_BK.ndim != 2 or at_BK.shape[0] != batch:
         raise ValueError(f"at is int64 of shape ({batch}, K); got {at_BK.dtype} of shape {tuple(at_BK.shape)}")
     if at_BK.numel() and at_BK.device.type == "cpu":  # on a GPU the look would cost a synchronisation
@@ -34,6 +43,9 @@ def in_time_order(at_BK: Tensor | None, batch: int, length: int) -> tuple[Tensor
 def take(x_BL: Tensor, at_BK: Tensor) -> Tensor:
     """Rows of x (B, L, ...) at the positions `at` (B, K), as (B, K, ...)."""
     check_at(at_BK, *x_BL.shape[:2])  # gather reads past the end without a word
+    if (documents := documents_now()) is not None:
+        rows = documents.rows(at_BK).flatten()
+        return x_BL[0].index_select(0, rows).view(*at_BK.shape, *x_BL.shape[2:])
     return torch.take_along_dim(x_BL, at_BK.reshape(*at_BK.shape, *[1] * (x_BL.ndim - 2)), dim=1)
 
 

@@ -3,7 +3,8 @@
     S <- exp(dt_e A_en) S + dt_e u_e B_n        the state S (E, N) starts at zero
     y_e = sum_n S_en C_n                        after the update
 
-Legend: B batch, L length, E channels, N states per channel, K queries, M = L + K.
+Legend: B batch, L length, E channels, N states per channel, K queries, M = L + K; T tokens and Q queries of all
+documents.
 The skip term D u and the gate belong to the caller.
 """
 
@@ -20,7 +21,8 @@ from torch.autograd.function import once_differentiable
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.fastmath import LOG2_E
 from mecheval.ops.pieces import current
-from mecheval.ops.queries import as_extra_steps, check_at, in_time_order, take
+from mecheval.ops.queries import as_extra_steps, check_at, take
+from mecheval.ops.ragged import arrays, documents_now, layout
 from mecheval.ops.selective_scan_kernel import scan_backward, scan_forward, segments
 
 
@@ -38,9 +40,10 @@ def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, at: T
     if use_gpu("mamba_ssm", u, dt, A, B, C):
         return _scan_on_gpu(u, dt, A, B, C, at)
     if use_fast(u, dt, A, B, C):
-        at_BK, which_BK = in_time_order(at, u.shape[0], u.shape[1])
         keep = torch.is_grad_enabled() and any(t.requires_grad for t in (u, dt, A, B, C))
-        return _Scan.apply(u, dt, A, B, C, at_BK, which_BK, keep)  # type: ignore[no-any-return, no-untyped-call]
+        return _Scan.apply(u, dt, A, B, C, at, keep)  # type: ignore[no-any-return, no-untyped-call]
+    if (documents := documents_now()) is not None:
+        return documents.in_batch(lambda C, u, dt, B: selective_scan(u, dt, A, B, C, at), (u, dt, B), [C], at)
     return selective_scan_reference(u, dt, A, B, C, at)
 
 
@@ -90,12 +93,11 @@ def _check(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, at: Tensor | 
     states = A.shape[1]
     if at is not None:
         check_at(at, batch, length)
-    queries = length if at is None else at.shape[1]
     wanted = {
         "dt": (dt, (batch, length, channels)),
         "A": (A, (channels, states)),
         "B": (B, (batch, length, states)),
-        "C": (C, (batch, queries, states)),
+        "C": (C, (*((batch, length) if at is None else at.shape), states)),
     }
     for name, (tensor, shape) in wanted.items():
         if tensor.shape != shape:
@@ -107,30 +109,30 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        u: Tensor,
-        dt: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        at_BK: Tensor,
-        which_BK: Tensor,
-        keep: bool,
+        ctx: Any, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, at: Tensor | None, keep: bool
     ) -> Tensor:
-        A2_NE = (A * LOG2_E).mT
-        inputs = [x.detach().contiguous() for x in (u, dt, A2_NE, B, C, at_BK, which_BK)]
-        batch, length, channels = u.shape
-        y_BKE = u.new_empty(batch, C.shape[1], channels)
-        saved_BGNE = u.new_empty(batch, segments(length) if keep else 0, A.shape[1], channels)
-        scan_forward(*(x.numpy() for x in (*inputs, y_BKE, saved_BGNE)))
+        documents = layout(u)
+        starts_B = documents.starts
+        if at is None:
+            asked_B, at_Q, which_Q = starts_B, documents.positions, torch.arange(len(documents.positions))
+        else:
+            asked_B = torch.arange(len(at) + 1) * at.shape[1]
+            at_BK, which_BK = at.sort(dim=1, stable=True)
+            at_Q, which_Q = at_BK.flatten(), (which_BK + asked_B[:-1, None]).flatten()
+        inputs = [x.detach().contiguous() for x in (u, dt, (A * LOG2_E).mT, B, C)]
+        inputs += [starts_B, asked_B, at_Q, which_Q]
+        y = u.new_empty(*C.shape[:2], u.shape[2])
+        groups = segments(documents.longest) if keep else 0
+        saved_BGNE = u.new_empty(len(documents.lengths), groups, A.shape[1], u.shape[2])
+        scan_forward(*arrays(*inputs, y, saved_BGNE))
         ctx.save_for_backward(*inputs, saved_BGNE)
-        return y_BKE
+        return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_BKE: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
         u, dt, A2_NE, B, C = inputs[:5]
         du, ddt, dA_NE, dB, dC = grads = [torch.empty_like(x) for x in (u, dt, A2_NE, B, C)]
-        scan_backward(*(x.numpy() for x in (*inputs, dy_BKE.contiguous(), *grads)))
-        return du, ddt, dA_NE.mT, dB, dC, None, None, None
+        scan_backward(*arrays(*inputs, dy.contiguous(), *grads))
+        return du, ddt, dA_NE.mT, dB, dC, None, None

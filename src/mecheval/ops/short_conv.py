@@ -16,6 +16,7 @@ from mecheval.ops import short_conv_kernel
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.pieces import apart, current, extended
 from mecheval.ops.queries import check_at, take
+from mecheval.ops.ragged import arrays, documents_now, layout
 
 
 def short_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, at: Tensor | None = None) -> Tensor:
@@ -38,6 +39,8 @@ def short_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, at: Tensor
         return y if at is None else take(y, at)
     if use_fast(*tensors):
         return _ShortConv.apply(x, weight, bias, at)  # type: ignore[no-any-return, no-untyped-call]
+    if (documents := documents_now()) is not None:
+        return documents.in_batch(lambda x: short_conv(x, weight, bias, at), [x], at=at)
     return short_conv_reference(x, weight, bias, at)
 
 
@@ -52,22 +55,19 @@ def short_conv_reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, 
 class _ShortConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, at: Tensor | None) -> Tensor:
-        batch, length, channels = x.shape
-        x_BLC, w_CK = x.contiguous(), weight[:, 0].contiguous()
+        channels = x.shape[2]
         bias_C = x.new_zeros(channels) if bias is None else bias.contiguous()
         at_BP = torch.empty(0, 0, dtype=torch.int64) if at is None else at.contiguous()
-        y_BPC = x.new_empty(batch, length if at is None else at.shape[1], channels)
-        short_conv_kernel.forward(x_BLC.numpy(), w_CK.numpy(), bias_C.numpy(), at_BP.numpy(), y_BPC.numpy())
-        ctx.save_for_backward(x_BLC, w_CK, bias_C, at_BP)
-        return y_BPC
+        inputs = (x.contiguous(), weight[:, 0].contiguous(), bias_C, layout(x).starts, at_BP)
+        y = x.new_empty(*(x.shape[:2] if at is None else at.shape), channels)
+        short_conv_kernel.forward(*arrays(*inputs, y))
+        ctx.save_for_backward(*inputs)
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x_BLC, w_CK, bias_C, at_BP = ctx.saved_tensors
-        dx_BLC, dw_CK, dbias_C = torch.zeros_like(x_BLC), torch.zeros_like(w_CK), torch.zeros_like(bias_C)
-        short_conv_kernel.backward(
-            x_BLC.numpy(), w_CK.numpy(), bias_C.numpy(), at_BP.numpy(), dy.contiguous().numpy(),
-            dx_BLC.numpy(), dw_CK.numpy(), dbias_C.numpy(),
-        )  # fmt: skip
-        return dx_BLC, dw_CK[:, None], dbias_C if ctx.needs_input_grad[2] else None, None
+        inputs = ctx.saved_tensors
+        dx, dw_CK, dbias_C = grads = [torch.zeros_like(x) for x in inputs[:3]]
+        short_conv_kernel.backward(*arrays(*inputs, dy.contiguous(), *grads))
+        return dx, dw_CK[:, None], dbias_C if ctx.needs_input_grad[2] else None, None

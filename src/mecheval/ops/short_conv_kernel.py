@@ -4,8 +4,9 @@ A document is one flat array, so that a tap is a shift by C and a block of R row
 the bias are repeated R times to fit such a block, with R chosen so that the loop is long enough for its set-up not
 to count (with 16 channels, that is three quarters of the time) and the block stays in the first cache.
 
-Shapes: B batch, L length, P positions, C channels, K taps.
-`at_BP` without rows means every position; else blocks are single positions.
+Shapes: B documents, T tokens of all of them, P positions asked of each, Q outputs of all documents, C channels, K taps.
+Documents stand end to end, the first token of each in `starts_B`, with the total at its end. `at_BP` without rows means
+every position; else blocks are single positions.
 """
 
 from __future__ import annotations
@@ -54,31 +55,40 @@ def _convolve(x: F32, w: F32, bias: F32, t: int, rows: int, channels: int, y: F3
 
 
 @fast_kernel
-def forward(x_BLC: F32, w_CK: F32, bias_C: F32, at_BP: I64, y_BPC: F32) -> None:
-    """Write the convolution to y_BPC."""
-    batch, positions, channels = y_BPC.shape
+def forward(x_TC: F32, w_CK: F32, bias_C: F32, starts_B: I64, at_BP: I64, y_QC: F32) -> None:
+    """Write the convolution to y_QC."""
+    channels = len(w_CK)
     rows = _rows(at_BP, channels)
     w, bias = _repeat(w_CK, bias_C, rows)
-    for b in range(batch):
-        x, y_document = x_BLC[b].ravel(), y_BPC[b].ravel()
-        for p in range(0, positions, rows):
-            n, t = min(rows, positions - p), at_BP[b, p] if len(at_BP) else p
+    for b in range(len(starts_B) - 1):
+        x, y_document = x_TC[starts_B[b] : starts_B[b + 1]].ravel(), _outputs(y_QC, starts_B, at_BP, b)
+        for p in range(0, len(y_document) // channels, rows):
+            n, t = min(rows, len(y_document) // channels - p), at_BP[b, p] if len(at_BP) else p
             _convolve(x, w, bias, t, n, channels, y_document[p * channels : (p + n) * channels])
 
 
 @fast_kernel
+def _outputs(y_QC: F32, starts_B: I64, at_BP: I64, b: int) -> F32:
+    """The outputs of document b, flat."""
+    if len(at_BP):
+        return y_QC[b * at_BP.shape[1] : (b + 1) * at_BP.shape[1]].ravel()
+    return y_QC[starts_B[b] : starts_B[b + 1]].ravel()
+
+
+@fast_kernel
 def backward(
-    x_BLC: F32, w_CK: F32, bias_C: F32, at_BP: I64, dy_BPC: F32, dx_BLC: F32, dw_CK: F32, dbias_C: F32
+    x_TC: F32, w_CK: F32, bias_C: F32, starts_B: I64, at_BP: I64, dy_QC: F32, dx_TC: F32, dw_CK: F32, dbias_C: F32
 ) -> None:
-    """Add the gradients to dx_BLC, dw_CK and dbias_C, which start at zero."""
-    batch, positions, channels = dy_BPC.shape
+    """Add the gradients to dx_TC, dw_CK and dbias_C, which start at zero."""
+    channels = len(w_CK)
     rows = _rows(at_BP, channels)
     w, bias = _repeat(w_CK, bias_C, rows)
     dw, dbias = np.zeros_like(w), np.zeros_like(bias)
-    for b in range(batch):
-        x, dx, dy_document = x_BLC[b].ravel(), dx_BLC[b].ravel(), dy_BPC[b].ravel()
-        for p in range(0, positions, rows):
-            n, t = min(rows, positions - p), at_BP[b, p] if len(at_BP) else p
+    for b in range(len(starts_B) - 1):
+        x, dx = x_TC[starts_B[b] : starts_B[b + 1]].ravel(), dx_TC[starts_B[b] : starts_B[b + 1]].ravel()
+        dy_document = _outputs(dy_QC, starts_B, at_BP, b)
+        for p in range(0, len(dy_document) // channels, rows):
+            n, t = min(rows, len(dy_document) // channels - p), at_BP[b, p] if len(at_BP) else p
             dy = dy_document[p * channels : (p + n) * channels]
             for i in range(len(dy)):
                 dbias[i] += dy[i]

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import check_at
+from mecheval.ops.ragged import documents_now
 
 EPS = 1e-12
 
@@ -44,6 +45,8 @@ def taylor_attention(q: Tensor, k: Tensor, v: Tensor, at: Tensor | None = None) 
         now.keep(S_BLHPW[:, -1:])
         read = torch.einsum("blhp,blhpw->blhw", taylor_features(q), S_BLHPW)
         return read[..., :-1] / (read[..., -1:] + EPS)
+    if (documents := documents_now()) is not None:
+        return documents.in_batch(lambda q, k, v: taylor_attention(q, k, v, at), (k, v), [q], at)
     if at is not None:
         check_at(at, len(k), length)
     if not (use_fast(q, k, v) or use_gpu("torch", q, k, v)):

@@ -79,7 +79,7 @@ class Training:
         """Take one step and return the loss before it. If the loss is not finite, nothing changes."""
         tokens, at, targets = questions
         self.optimiser.zero_grad()
-        loss = F.cross_entropy(self.lm(tokens, at=at).flatten(0, 1), targets.flatten())
+        loss = F.cross_entropy(self.lm.unpadded(tokens, at).flatten(0, 1), targets.flatten())
         value = loss.item()
         if not math.isfinite(value):
             return value
