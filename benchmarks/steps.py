@@ -1,7 +1,8 @@
 """One training step of the paper's AR model (batch 32, length 36, vocabulary 8195, d 64, loss at the query only).
 
 Every mixer against attention, and attention with `at` reaching into the last block against only the head restricted.
-A ratio above 1 means that ours is faster; the targets are the slowdowns that a mixer may have.
+Then a step of the paper's ATR model at d 32 without padding against one with it, for the mixers of the paper. A ratio
+above 1 means that ours is faster; other targets are the slowdowns that a mixer may have.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import mecheval as me
 from benchmarks.harness import Row, interleaved, show
 from mecheval.mixers import MIXERS
 from mecheval.ops.adamw import AdamW
+from mecheval.training.state import Training, TrainingData
 
+PAPER = ("attention", "base_conv", "based", "delta_net", "h3", "hyena", "mamba")
 SLOWDOWN = {"h3": 4.0, **dict.fromkeys(("gated_delta_net", "kda", "mesa_net", "rwkv7"), 3.0)}
 """How many times attention's step a mixer's may take; 2.5 unless said otherwise."""
 
@@ -50,7 +53,35 @@ def run() -> list[Row]:
         Row(f"step: {name} against attention", times[name], times["attention"], 1 / SLOWDOWN.get(name, 2.5))
         for name in MIXERS.names()
     ]
-    return [*rows, Row("step: attention, `at` against head only", times["at"], times["head"], 1.4)]
+    rows.append(Row("step: attention, `at` against head only", times["at"], times["head"], 1.4))
+    return [*rows, *trees()]
+
+
+def trees() -> list[Row]:
+    """Steps on trees, whose lengths differ: the same batches end to end and padded."""
+    runs = {mixer: me.run_config("atr", mixer, d_model=32) for mixer in PAPER}
+    task = runs["attention"].build_task()
+    data = TrainingData(runs["attention"], task)
+    batches = [data.batch(step) for step in range(STEPS)]
+
+    def steps_of(run: me.RunConfig, pad: bool) -> Callable[[], None]:
+        training = Training(run, task)
+        if pad:
+            training.lm.unpadded = training.lm.forward  # type: ignore[method-assign]
+
+        def make() -> None:
+            for batch in batches:
+                training.advance(batch)
+
+        return make
+
+    rows = []
+    for mixer, run in runs.items():
+        times = interleaved(
+            {"ours": steps_of(run, pad=False), "padded": steps_of(run, pad=True)}, rounds=15, seconds=20
+        )
+        rows.append(Row(f"step of ATR: {mixer}, without padding", times["ours"] / STEPS, times["padded"] / STEPS, 1.0))
+    return rows
 
 
 if __name__ == "__main__":
