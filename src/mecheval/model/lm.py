@@ -108,9 +108,9 @@ class LM(nn.Module):
         even = tokens.device.type != "cpu" or int(lengths.sum()) > PADDED * tokens.numel()
         if even or not all(block.ragged for block in self._blocks()):
             return self.forward(tokens, at)
-        documents = Documents(lengths)
-        with end_to_end(documents):
-            return self.forward(documents.pack(tokens), at)
+        inside = torch.arange(tokens.shape[1]) < lengths[:, None]
+        with end_to_end(Documents(lengths)):
+            return self.forward(tokens[inside].unsqueeze(0), at)
 
     def read(self, tokens: Tensor, state: State = NOTHING_READ) -> tuple[Tensor, State]:
         """Logits (B, L, V) of the next tokens (B, L) of documents of which `state` was read, and the state after them.
