@@ -25,6 +25,7 @@ from torch import Tensor
 from mecheval.ops.decay_weights import decay_weights
 from mecheval.ops.queries import as_extra_steps, take
 from mecheval.ops.recurrence_sums import in_sums, kept
+from mecheval.ops.unit_lower import solve_unit_lower
 
 ONE_CHUNK = 64
 """Up to this length a document is one chunk: measured faster than two chunks and a memory."""
@@ -124,14 +125,8 @@ def _written(
     if S_NDV is not None:
         missing_NCV = torch.baddbmm(v_NCV, k_NCD if kept is None else k_NCD * kept, S_NDV, alpha=-1)
     alike_NCC = k_NCD @ k_NCD.mT
-    # The solver reads the matrix below its diagonal only, and takes ones on the diagonal.
-    u_NCV: Tensor = torch.linalg.solve_triangular(
-        beta_NC1 * (alike_NCC if weights is None else alike_NCC * weights),
-        beta_NC1 * missing_NCV,
-        upper=False,
-        unitriangular=True,
-    )
-    return u_NCV
+    alike_NCC = alike_NCC if weights is None else alike_NCC * weights
+    return solve_unit_lower(beta_NC1 * alike_NCC, beta_NC1 * missing_NCV)
 
 
 def _chunks(x_NLX: Tensor) -> Sequence[Tensor]:
