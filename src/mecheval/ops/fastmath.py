@@ -22,6 +22,8 @@ _C4 = np.float32(0.009671512641767048)
 _C5 = np.float32(0.0013264727490639064)
 _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
+_LOG2_E = np.float32(LOG2_E)
+_MOST = np.float32(100.0)  # a sigmoid below 2^-100 makes no difference
 
 
 @fast_kernel
@@ -37,3 +39,10 @@ def exp2(z: np.float32) -> np.float32:
     power = np.float32(((((_C5 * f + _C4) * f + _C3) * f + _C2) * f + _C1) * f + _ONE)
     exponent = np.int32(np.int32(whole) << _MANTISSA_BITS)
     return _ZERO if low else np.int32(power.view(np.int32) + exponent).view(np.float32)
+
+
+@fast_kernel
+def sigmoid(z: np.float32) -> np.float32:
+    """1 / (1 + exp(-z)), but not below 2^-100."""
+    power = -_LOG2_E * z
+    return _ONE / (_ONE + exp2(_MOST if power > _MOST else power))

@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from mecheval.kernels import fast_kernel
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
 from mecheval.ops.dispatch import use_fast
-from mecheval.ops.fastmath import LOG2_E, exp2
+from mecheval.ops.fastmath import LOG2_E, exp2, sigmoid
 from mecheval.ops.gated_decay import STEEPEST, gap_below_one, gated_decay
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import take
@@ -40,7 +40,6 @@ Floats = NDArray[np.float32]
 _STEEPEST, _LOG2_E = np.float32(STEEPEST), np.float32(LOG2_E)
 _FLAT = np.sqrt(_STEEPEST)  # the lowest scale, which does not change with the decay
 _ZERO, _ONE, _TWO, _EIGHT = np.float32(0), np.float32(1), np.float32(2), np.float32(8)
-_MOST = np.float32(100)  # a sigmoid below 2^-100 makes no difference
 _NEGLIGIBLE = np.float32(1e-30)  # smaller cotangents become zero: subnormal numbers are slow
 
 
@@ -90,12 +89,6 @@ def _whole(w_HEE: Tensor) -> Tensor:
 
 
 @fast_kernel
-def _sigmoid(z: np.float32) -> np.float32:
-    power = -_LOG2_E * z
-    return _ONE / (_ONE + exp2(_MOST if power > _MOST else power))
-
-
-@fast_kernel
 def _rows(length: int, channels: int) -> int:
     """How many rows are handled at once."""
     return max(1, min(length, AT_ONCE // channels))
@@ -116,7 +109,7 @@ def _repeated(x_C: Floats, rows: int) -> Floats:
 def _open(z_N: Floats, b_N: Floats) -> None:
     """Turn products u w into gates, in place; the biases may be of more rows."""
     for n in range(len(z_N)):
-        z_N[n] = _sigmoid(z_N[n] + b_N[n])
+        z_N[n] = sigmoid(z_N[n] + b_N[n])
 
 
 @fast_kernel
