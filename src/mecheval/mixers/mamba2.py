@@ -24,9 +24,12 @@ from mecheval.mixers.base import Mixer
 from mecheval.mixers.memory import size_of_head
 from mecheval.mixers.options import Mamba2Options
 from mecheval.mixers.parts import RMSNorm, ShortConv, projected_conv_at
+from mecheval.ops.gated_norm import gated_norm
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.queries import take
 from mecheval.ops.short_conv import short_conv
+from mecheval.ops.silu_split import silu_split
+from mecheval.ops.state_space import state_space
 from mecheval.ops.weights import of_result, one_value_each
 from mecheval.sites import Tap
 
@@ -63,40 +66,56 @@ class Mamba2(Mixer):
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """out_proj(norm((scan(u) + D u) ⊙ silu(gate)))."""
         u, B, C, gate, low = self._parts(x, at)
-        u, B, C = self.u(F.silu(u).unflatten(-1, (self.num_heads, -1))), self.B(F.silu(B)), self.C(F.silu(C))
-        dt = self.dt(F.softplus(low + self.dt_bias))  # (B, L, H)
-        k, q = (each.unsqueeze(2).expand(-1, -1, self.num_heads, -1) for each in (B, C))
-        v, g = u * dt.unsqueeze(3), -dt * self.A_log.exp()
-        if self.state.listening:
-            self.state(linear_recurrence_states(k, v, g=g))
-        if self.weights.listening:
-            now_HLS = torch.diag_embed(self.D[:, None].expand(-1, u.shape[1]))
-            self.weights(of_result(linear_recurrence(q, k, one_value_each(u) * dt.unsqueeze(3), g=g)) + now_HLS)
-        here = u if at is None else take(u, at)
-        y = self.heads(linear_recurrence(q, k, v, g=g, at=at) + self.D.unsqueeze(1) * here)
-        out: Tensor = self.out_proj(self.norm(y.flatten(2) * F.silu(self.gate(gate))))
+        u, B, C = self.u(u.unflatten(-1, (self.num_heads, -1))), self.B(B), self.C(C)
+        dt, A = self.dt(F.softplus(low + self.dt_bias)), -self.A_log.exp()  # (B, L, H), (H,)
+        if self.state.listening or self.weights.listening:
+            self._show(u, B, C, dt, A)
+        y = self.heads(state_space(u, dt, A, B, C, self.D, at))
+        out: Tensor = self.out_proj(gated_norm(y.flatten(2), self.gate(gate), self.norm.weight))
         return out
 
     def _parts(self, x: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Before their activations: u (B, L, E), B (B, L, N), C and gate (B, L or K, .), dt (B, L, H)."""
-        E, N, W = self.d_inner, self.d_state, self.in_proj.weight
+        """u (B, L, E), B (B, L, N), C (B, L or K, N); before their activations gate (B, L or K, E), dt (B, L, H).
+
+        One map for all of them would leave each with gaps, which their operations would close with a copy; and of long
+        documents it would be so large that its memory is fetched from the system anew at each step.
+        """
+        E, N = self.d_inner, self.d_state
+        W_gate, W_u, W_BC, W_low = self.in_proj.weight.split([E, E, 2 * N, self.num_heads])
+        low, u = F.linear(x, W_low), F.linear(x, W_u)
         if at is None:
-            gate, mixed, low = self.in_proj(x).split([E, E + 2 * N, self.num_heads], dim=-1)
+            gate, BC = F.linear(x, W_gate), F.linear(x, W_BC)
             if self.d_conv:
-                mixed = self.conv(self.conv1d(mixed))
-            u, B, C = mixed.split([E, N, N], dim=-1)
+                u, BC = self._convolved(u, 0), self._convolved(BC, E)
+                if self.conv.listening:
+                    u, BC = self.conv(torch.cat([u, BC], dim=-1)).split([E, 2 * N], dim=-1)
+            [u], (B, C) = silu_split(u, (E,)), silu_split(BC, (N, N))
             return u, B, C, gate, low
-        gate, low = F.linear(take(x, at), W[:E]), F.linear(x, W[2 * E + 2 * N :])
-        mixed, rows = F.linear(x, W[E : 2 * E + N]), W[2 * E + N : 2 * E + 2 * N]
+        gate, B, W_C = F.linear(take(x, at), W_gate), F.linear(x, W_BC[:N]), W_BC[N:]
         if self.d_conv:
-            taps, bias = self.conv1d.weight, self.conv1d.bias
-            assert bias is not None
-            mixed = short_conv(mixed, taps[: E + N], bias[: E + N])
-            C = projected_conv_at(x, rows, None, taps[E + N :], bias[E + N :], at)
+            u, B = self._convolved(u, 0), self._convolved(B, E)
+            C = projected_conv_at(x, W_C, None, *self._taps(E + N, N), at)
         else:
-            C = F.linear(take(x, at), rows)
-        u, B = mixed.split([E, N], dim=-1)
-        return u, B, C, gate, low
+            C = F.linear(take(x, at), W_C)
+        return F.silu(u), F.silu(B), F.silu(C), gate, low
+
+    def _convolved(self, x: Tensor, first: int) -> Tensor:
+        """The short convolution of x (B, L, .), which has some of its channels, from the given one on."""
+        return short_conv(x, *self._taps(first, x.shape[2]))
+
+    def _taps(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Taps (., 1, W) and biases (.,) of some channels of the short convolution."""
+        taps, bias = self.conv1d.parameters()
+        return taps[first : first + count], bias[first : first + count]
+
+    def _show(self, u: Tensor, B: Tensor, C: Tensor, dt: Tensor, A: Tensor) -> None:
+        """Compute the states and the weights, each if somebody listens."""
+        k, q = (each.unsqueeze(2).expand(-1, -1, self.num_heads, -1) for each in (B, C))
+        if self.state.listening:
+            self.state(linear_recurrence_states(k, u * dt.unsqueeze(3), g=dt * A))
+        if self.weights.listening:
+            now_HLS = torch.diag_embed(self.D[:, None].expand(-1, u.shape[1]))
+            self.weights(of_result(linear_recurrence(q, k, one_value_each(u) * dt.unsqueeze(3), g=dt * A)) + now_HLS)
 
     def state_size(self, length: int) -> int:
         """The state, and the tokens that the convolution still reaches."""
