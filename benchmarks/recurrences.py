@@ -59,7 +59,7 @@ def cases() -> dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]]:
     simple = naive("simple_gla").naive_recurrent_simple_gla
     gated, dplr = naive("gated_delta_rule"), naive("generalized_delta_rule/dplr").dplr_recurrence
     return {
-        "retnet and mamba2": ("head", lambda q, k, v, g: ours(q, k, v, g=g), simple),
+        "retnet": ("head", lambda q, k, v, g: ours(q, k, v, g=g), simple),
         "gla": ("channel", lambda q, k, v, g: ours(q, k, v, g=g), naive("gla").naive_recurrent_gla),
         "gated_delta_net": (
             "head beta", lambda q, k, v, g, beta: ours(q, k, v, g=g, beta=beta),

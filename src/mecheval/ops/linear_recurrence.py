@@ -9,13 +9,14 @@ With `a` and `b`, the memory S' before the step also corrects the step: S <- S +
 
 | mixer | g | beta | a, b |
 |---|---|---|---|
-| RetNet, Mamba-2 | for each head | | |
+| RetNet | for each head | | |
 | GLA | for each channel | | |
 | DeltaNet | | given | |
 | Gated DeltaNet | for each head | given | |
 | KDA | for each channel | given | |
 | RWKV-7 | for each channel | | given |
 
+Mamba-2 is as RetNet, but its heads share keys and queries, for which there is an op of its own (`state_space.py`).
 Normalising keys and queries, and scaling queries, belongs to the caller. There are two fast paths. With at most one
 decay a head, time steps become matrix products (`recurrence_chunks.py`). Decays of channels would have to be divided
 by one another there, which overflows; those memories go through compiled loops over time (`recurrence_kernel.py`). So
