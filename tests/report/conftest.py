@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,11 @@ def written(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return write_report(store, tmp_path_factory.mktemp("page") / "report.html", title="Our <runs> & more")
 
 
-@pytest.fixture
-def opened(browser: Any, written: Path) -> Iterator[Any]:
-    """Opens the page in a window of its own, of some width and colour scheme."""
-    with ExitStack() as stack:
-        yield lambda *given, **named: stack.enter_context(opened_page(browser, written, *given, **named))
+@pytest.fixture(scope="module")
+def tablet(browser: Any, written: Path) -> Iterator[Any]:
+    """The page on a tablet, shared like `shared`."""
+    with opened_page(browser, written, 768) as page:
+        yield page
 
 
 @pytest.fixture(scope="module")
@@ -48,5 +47,19 @@ def shared(browser: Any, written: Path) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def phone(browser: Any, written: Path) -> Iterator[Any]:
     """The page on a phone, shared like `shared`."""
-    with opened_page(browser, written, 390) as page:
+    with opened_page(browser, written, 360) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def dark(browser: Any, written: Path) -> Iterator[Any]:
+    """The page where the system is dark, for the paper first and then for the reader's own choice."""
+    with opened_page(browser, written, scheme="dark") as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def fresh(browser: Any, written: Path) -> Iterator[Any]:
+    """The page with nothing in focus and charts that nobody has seen, for the PDF first and then for the keyboard."""
+    with opened_page(browser, written) as page:
         yield page

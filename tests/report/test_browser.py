@@ -270,22 +270,9 @@ def test_a_chart_can_be_saved(shared: Any, tmp_path: Path) -> None:
     assert "restored at" in (tmp_path / "chart.svg").read_text()
 
 
-def test_dark_is_the_systems_choice_and_the_readers(opened: Any) -> None:
-    page = opened(scheme="dark")
-    theme = "document.documentElement.dataset.theme"
-    title = "document.querySelector('.drawing .role-title-text text')?.getAttribute('fill')"
-    assert page.evaluate(theme) == "dark"
-    page.wait_for_function(f"{title} === '#e6e9ec'")
-    page.click("#theme")
-    assert page.evaluate(theme) == "light"
-    page.wait_for_function(f"{title} === '#1c2126'")
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert background == "rgb(247, 248, 249)"
-
-
-@pytest.mark.parametrize("width", [360, 768, 1280])
-def test_no_width_scrolls_the_page_sideways(opened: Any, width: int) -> None:
-    page = opened(width)
+@pytest.mark.parametrize(("window", "width"), [("phone", 360), ("tablet", 768), ("shared", 1280)])
+def test_no_width_scrolls_the_page_sideways(request: pytest.FixtureRequest, window: str, width: int) -> None:
+    page = request.getfixturevalue(window)
     for section in ("summary", "study-ar", "paper", "documents", "runs"):
         near(page, section)
     page.locator("#summary button.open").first.click()
@@ -304,8 +291,8 @@ def test_the_menu_of_a_phone_opens_and_closes(phone: Any) -> None:
     page.wait_for_function("document.querySelector('#runs').getBoundingClientRect().top < 200")
 
 
-def test_paper_has_all_charts_in_light_colours_and_no_controls(opened: Any) -> None:
-    page = opened(scheme="dark")
+def test_paper_has_all_charts_in_light_colours_and_no_controls(dark: Any) -> None:
+    page = dark
     page.emulate_media(media="print")
     every, title = (
         "[...document.querySelectorAll('.drawing')]",
@@ -318,10 +305,24 @@ def test_paper_has_all_charts_in_light_colours_and_no_controls(opened: Any) -> N
         assert not page.locator(hidden).first.is_visible()
     for section in page.locator("main section").all():
         assert section.is_visible()
+    page.emulate_media(media="screen")
 
 
-def test_charts_that_nobody_has_seen_are_printed_too(opened: Any) -> None:
-    page = opened()
+def test_dark_is_the_systems_choice_and_the_readers(dark: Any) -> None:
+    page = dark
+    theme = "document.documentElement.dataset.theme"
+    title = "document.querySelector('.drawing .role-title-text text')?.getAttribute('fill')"
+    assert page.evaluate(theme) == "dark"
+    page.wait_for_function(f"{title} === '#e6e9ec'")
+    page.click("#theme")
+    assert page.evaluate(theme) == "light"
+    page.wait_for_function(f"{title} === '#1c2126'")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == "rgb(247, 248, 249)"
+
+
+def test_charts_that_nobody_has_seen_are_printed_too(fresh: Any) -> None:
+    page = fresh
     assert page.locator(".drawing:empty").count() > 0
     first = page.pdf(format="A4")
     assert page.locator(".drawing:empty").count() == 0
@@ -329,8 +330,8 @@ def test_charts_that_nobody_has_seen_are_printed_too(opened: Any) -> None:
     assert len(first) == pytest.approx(len(again), rel=0.01)
 
 
-def test_the_keyboard_is_enough(opened: Any) -> None:
-    page = opened()
+def test_the_keyboard_is_enough(fresh: Any) -> None:
+    page = fresh
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
     page.keyboard.press("Enter")

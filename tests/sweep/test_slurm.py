@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -20,11 +23,53 @@ from sweep.test_local import until
 from training.runs import in_child, outcome, tiny
 
 pytest.importorskip("submitit", reason="the extra `dev` brings submitit")
+local = pytest.importorskip("submitit.local.local")
 
 
 def below(pid: int) -> list[int]:
     """The processes that a process has started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Forked:
+    """Stands in for `subprocess.Popen` in submitit: forks this process, which has imported torch, to run a module.
+
+    The first process that is asked for is a real program, so that a job also shows that it can be started as one.
+    """
+
+    real: ClassVar[list[Any]] = []
+
+    def __new__(cls, words: list[str], **given: Any) -> Any:
+        if cls.real:
+            return super().__new__(cls)
+        cls.real.append(subprocess.Popen(words, **given))
+        return cls.real[0]
+
+    def __init__(self, words: list[str], *, env: dict[str, str], **given: Any) -> None:
+        *_, module, folder = words
+
+        def run() -> None:
+            for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+                signal.signal(number, handler)
+            for place, name in ((1, "stdout"), (2, "stderr")):
+                if name in given:
+                    os.dup2(given[name].fileno(), place)
+                    setattr(sys, name, os.fdopen(place, "w"))
+            os.environ.update(env)
+            sys.argv = [module, folder]
+            runpy.run_module(module, run_name="__main__")
+
+        self.pid = in_child(run)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            self.returncode = outcome(self.pid)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
 
 def programs(folder: Path, script: str) -> None:
@@ -50,6 +95,8 @@ def test_a_killed_job_of_an_array_is_submitted_again(tmp_path: Path, monkeypatch
 
     crew: list[_Arrays] = []
     monkeypatch.setattr(_Arrays, "submit", counted)
+    monkeypatch.setattr(Forked, "real", [])
+    monkeypatch.setattr(local, "subprocess", SimpleNamespace(Popen=Forked))
 
     class Killer(Heard):
         def event(self, event: Event) -> None:
