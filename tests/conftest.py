@@ -12,6 +12,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import atexit
 import gc
 import shutil
 from collections import Counter
@@ -25,10 +26,13 @@ from commands import Command
 from mecheval.custom import VARIABLE
 from mecheval.sweep import HereEngine, LocalEngine
 
+gc.disable()  # until all tests are collected: imports make millions of objects that stay to the end
 IN_MEMORY = Path("/dev/shm")
 if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 2 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))  # a fifth of the time went into waiting for the disk
 
+CHROME = ["--no-sandbox", "--disable-gpu", "--in-process-gpu"]
+"""There is no GPU to draw with, so nothing needs a process of its own for it."""
 FIRST = (
     "sweep/test_ray.py",
     "laws/test_interventions.py",
@@ -64,7 +68,7 @@ def browser() -> Iterator[Any]:
     if chrome is None:
         pytest.skip("there is no Chromium to open pages in; install it (apt-get install chromium) to test them, too")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chrome, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chrome, args=CHROME)
         yield browser
         browser.close()
 
@@ -79,14 +83,10 @@ def pytest_collection_finish() -> None:
 
     Otherwise it goes through millions of objects that stay to the end, again and again: a second in thirty.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-
-
-def pytest_sessionfinish() -> None:
-    """Give back to the collector what it left alone: DuckDB would print a list of all that is not freed at the end."""
-    gc.unfreeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # DuckDB would print a list of all that is not freed at the end
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
