@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
-from intervene.models import ROUNDED, VARIANTS, pairs, small_lm
+from intervene import models
+from intervene.models import ROUNDED, VARIANTS
 from mecheval.intervene import Intervention, Take, capture, default_sites, grid, interchange, patch, replace_state
 from mecheval.intervene.places import listening
 from mecheval.mixers import MIXERS
 from mecheval.sites import Site
 from mecheval.types import ALL_ROLES
 
+small_lm, pairs = cache(models.small_lm), cache(models.pairs)
+"""No test here changes a model or a document, so each is made once."""
 EVERY = pytest.mark.parametrize("mixer", VARIANTS)
 DEPTHS = pytest.mark.parametrize(
     ("mixer", "layers"),

@@ -67,7 +67,8 @@ def cluster() -> Iterator[Any]:
 
     size = {"num_cpus": 1, "object_store_memory": 80_000_000}
     quick = {"health_check_period_ms": 500, "health_check_timeout_ms": 500, "health_check_failure_threshold": 4}
-    head = {**size, "include_dashboard": False, "_system_config": quick}
+    unasked = {"prestart_worker_first_driver": False}  # workers for a driver without an environment, which ours has
+    head = {**size, "include_dashboard": False, "_system_config": {**quick, **unasked}}
     started = Cluster(initialize_head=True, head_node_args=head)
     try:
         yield started

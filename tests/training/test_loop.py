@@ -56,6 +56,15 @@ def fuse(monkeypatch: pytest.MonkeyPatch) -> type[Fuse]:
     return Fuse
 
 
+WHOLE = tiny(steps=60)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run publishes that nothing has stopped."""
+    return published(train(WHOLE, tmp_path_factory.mktemp("whole")))
+
+
 @pytest.mark.parametrize("task", TASKS.names())
 def test_the_same_config_gives_the_same_bytes_however_many_train_at_once(task: str, tmp_path: Path) -> None:
     """On one machine, where all make the same calls on the same shapes."""
@@ -181,25 +190,23 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_the_same_call_continues(number: int, tmp_path: Path) -> None:
-    config = tiny(steps=60)
-    whole = train(config, tmp_path / "whole")
+def test_a_signal_saves_and_the_same_call_continues(number: int, tmp_path: Path, whole: dict[str, bytes]) -> None:
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     watcher = SignalAt(23, number)
     with pytest.raises(Interrupted, match="saved at step 23; run the same command again to resume it") as stopped:
-        train(config, tmp_path / "cut", [watcher])
+        train(WHOLE, tmp_path, [watcher])
     assert stopped.value.signal == number
     assert watcher.steps[-1] == 23
     assert watcher.ends == [("interrupted", {})]
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
-    [status] = Store(tmp_path / "cut").runs()["status"]
+    [status] = Store(tmp_path).runs()["status"]
     assert status == "interrupted"
-    assert Store(tmp_path / "cut").history().empty
+    assert Store(tmp_path).history().empty
     recorder = Recorder()
-    folder = train(config, tmp_path / "cut", [recorder])
+    folder = train(WHOLE, tmp_path, [recorder])
     assert recorder.starts[0].step == 23
     assert recorder.steps == list(range(24, 61))
-    assert published(folder) == published(whole)
+    assert published(folder) == whole
     assert folder.status()["status"] == "done"
 
 
@@ -273,10 +280,11 @@ def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EDQUOT])
-def test_a_full_disk_is_one_line_and_loses_nothing(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, other = tiny(steps=60), tiny(steps=10)
+def test_a_full_disk_is_one_line_and_loses_nothing(
+    code: int, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tiny(steps=10)
     before = published(train(other, tmp_path))
-    whole = train(config, tmp_path / "whole")
     steps, fsync = 0, os.fsync
 
     class Count(Quiet):
@@ -291,15 +299,15 @@ def test_a_full_disk_is_one_line_and_loses_nothing(code: int, tmp_path: Path, mo
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError) as raised:
-        train(config, tmp_path, [Count()], checkpoint_seconds=0.0)
+        train(WHOLE, tmp_path, [Count()], checkpoint_seconds=0.0)
     monkeypatch.setattr(os, "fsync", fsync)
     assert os.strerror(code) in str(raised.value)
     assert "what was saved before is intact" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert published(Store(tmp_path).folder(other.id)) == before
-    assert Store(tmp_path).folder(config.id).status()["status"] == "interrupted"
+    assert Store(tmp_path).folder(WHOLE.id).status()["status"] == "interrupted"
     recorder = Recorder()
-    assert published(train(config, tmp_path, [recorder])) == published(whole)
+    assert published(train(WHOLE, tmp_path, [recorder])) == whole
     assert recorder.starts[0].step == 29
 
 
