@@ -305,11 +305,11 @@ def test_paper_has_all_charts_in_light_colours_and_no_controls(dark: Any) -> Non
         assert not page.locator(hidden).first.is_visible()
     for section in page.locator("main section").all():
         assert section.is_visible()
-    page.emulate_media(media="screen")
 
 
 def test_dark_is_the_systems_choice_and_the_readers(dark: Any) -> None:
     page = dark
+    page.emulate_media(media="screen")  # after the paper
     theme = "document.documentElement.dataset.theme"
     title = "document.querySelector('.drawing .role-title-text text')?.getAttribute('fill')"
     assert page.evaluate(theme) == "dark"
