@@ -40,6 +40,7 @@ FIRST = (
     "report/test_browser.py",
     "sweep/test_local.py",
     "test_docs.py",
+    "test_examples.py",
     "test_trained_models.py",
     "training/test_killed.py",
     "report/test_hostile.py",
