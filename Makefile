@@ -15,7 +15,7 @@ test: .venv/.dev
 # A library's sums depend on the CPU: every op, and every law of every mixer, with the instructions of older CPUs too.
 # Laws of tasks and of training hold one machine against itself, and Canon convolutions are short convolutions.
 CPU_TESTS := -n auto --dist loadgroup tests/ops tests/golden -k "not canon" \
-	tests/laws/test_mixers.py tests/laws/test_interventions.py
+	tests/laws/test_mixers.py tests/laws/test_ragged.py tests/laws/test_interventions.py
 
 test-cpus: .venv/.dev
 	ATEN_CPU_CAPABILITY=default $(BIN)/pytest $(CPU_TESTS)
