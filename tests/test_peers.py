@@ -210,7 +210,7 @@ def test_sliding_attention_equals_torch(heads: int, window: int, path: dispatch.
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("length", [1, 100])
+@pytest.mark.parametrize("length", [1, 100, 300])
 def test_mamba2_and_rg_lru_equal_transformers(length: int, path: dispatch.Path) -> None:
     """At further lengths than those of the stored vectors."""
     mamba2 = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
