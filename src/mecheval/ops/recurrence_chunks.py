@@ -8,8 +8,8 @@ writes of the delta rule solve a triangular system:
     o_t = exp(G_t) S^T q_t + sum_{s<=t} exp(G_t - G_s) (q_t . k_s) u_s
     u_t + beta_t sum_{s<t} exp(G_t - G_s) (k_t . k_s) u_s = beta_t (v_t - exp(G_t) S^T k_t)
 
-No exponent is positive. The weights of decays are a kernel of their own (`decay_weights.py`); measured beside it,
-compiled loops of the rest were no faster at length 36.
+No exponent is positive. The weights of decays and the systems are kernels of their own (`decay_weights.py`,
+`unit_lower.py`); measured beside the first, compiled loops of the products were no faster at length 36.
 
 Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, M = L + K,
 N = B H memories, C positions of a chunk.
