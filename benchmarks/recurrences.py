@@ -16,7 +16,9 @@ from torch import Tensor
 from benchmarks.harness import Row, interleaved, show
 from benchmarks.peers import naive
 from mecheval.mixers import build_mixer
+from mecheval.mixers.rg_lru import Gates
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
+from mecheval.ops.gated_recurrence import gated_recurrence
 from mecheval.ops.linear_recurrence import linear_recurrence
 from mecheval.ops.ridge import ridge
 
@@ -82,22 +84,42 @@ def cases() -> dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]]:
 def layer(name: str, length: int, documents: int = BATCH) -> Callable[[], object]:
     mixer = build_mixer(name, WIDTH)
     x = torch.randn(documents, length, WIDTH, requires_grad=True)
-    parameters = [x, *mixer.parameters()]
-    return lambda: torch.autograd.grad(mixer(x).sum(), parameters)
+    return partial(step, lambda x, *_: mixer(x), [x, *mixer.parameters()])
 
 
-def diagonal() -> Row:
-    """The recurrence of the RG-LRU against transformers' loop, which no document starts anew."""
+def rg_lru() -> list[Row]:
+    """The RG-LRU against transformers': its recurrence alone, of which no document starts anew, and with its gates."""
     from transformers.models.recurrent_gemma.configuration_recurrent_gemma import RecurrentGemmaConfig
     from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
 
     config: Any = RecurrentGemmaConfig(hidden_size=WIDTH, num_attention_heads=1, lru_width=WIDTH)
     griffin: Any = RecurrentGemmaRglru(config)  # type: ignore[no-untyped-call]
     anew = torch.zeros(BATCH, LENGTH, 1, dtype=torch.bool)
-    leaves = [f(BATCH, LENGTH, WIDTH).requires_grad_() for f in (torch.rand, torch.randn)]
-    peer = partial(step, lambda a, x: griffin._rnn_scan(x, a, anew, None), leaves)
-    ms = interleaved({"ours": partial(step, diagonal_recurrence, leaves), "peer": peer}, rounds=5)
-    return Row(f"rg_lru, L {LENGTH}, against transformers' loop", ms["ours"], ms["peer"], TARGET)
+    place = torch.arange(LENGTH).expand(BATCH, LENGTH)
+    gates = Gates(WIDTH, 1)
+    griffin.load_state_dict(gates.state_dict())
+
+    def gated(u: Tensor, *_: Tensor) -> Tensor:
+        griffin.recurrent_states = None  # it would go on from the call before
+        found: Tensor = griffin(u, place)
+        return found
+
+    a, u = (f(BATCH, LENGTH, WIDTH).requires_grad_() for f in (torch.rand, torch.randn))
+    loop = {
+        "ours": partial(step, diagonal_recurrence, [a, u]),
+        "peer": partial(step, lambda a, x: griffin._rnn_scan(x, a, anew, None), [a, u]),
+    }
+    whole = {
+        "ours": partial(
+            step, lambda u, *_: gated_recurrence(u, *gates.maps, gates.steepness), [u, *gates.parameters()]
+        ),
+        "peer": partial(step, gated, [u, *griffin.parameters()]),
+    }
+    rows = []
+    for name, fns in (("loop", loop), ("RG-LRU with its gates", whole)):
+        ms = interleaved(fns, rounds=5)
+        rows.append(Row(f"rg_lru, L {LENGTH}, against transformers' {name}", ms["ours"], ms["peer"], TARGET))
+    return rows
 
 
 def slow_layers() -> dict[str, tuple[str, Callable[[Tensor], Tensor], list[Tensor]]]:
@@ -127,7 +149,7 @@ def run() -> list[Row]:
         given = [leaves[each] for each in ("q", "k", "v", *parts.split())]
         ms = interleaved({"ours": partial(step, ours, given), "peer": partial(step, theirs, given)}, rounds=5)
         rows.append(Row(f"{name}, L {LENGTH}, against a public loop", ms["ours"], ms["peer"], TARGET))
-    rows.append(diagonal())
+    rows += rg_lru()
     for name, (mixer, theirs, parameters) in slow_layers().items():
         x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
         peer = partial(step, lambda x, *_, theirs=theirs: theirs(x), [x, *parameters])
