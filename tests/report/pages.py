@@ -8,6 +8,15 @@ from pathlib import Path
 from typing import Any
 
 READY = ".drawing svg, .drawing canvas"
+STILL = """() => new Promise(done => {
+  const seen = () => [scrollX, scrollY, document.documentElement.scrollHeight].join();
+  let before = seen(), frames = 0;
+  requestAnimationFrame(function look() {
+    frames = seen() === before ? frames + 1 : 0;
+    before = seen();
+    frames < 3 ? requestAnimationFrame(look) : done();
+  });
+})"""
 
 
 @contextmanager
@@ -36,6 +45,13 @@ def near(page: Any, section: str) -> Any:
     for drawing in node.locator(".drawing").all():
         drawing.scroll_into_view_if_needed()
         drawing.locator("svg, canvas").first.wait_for()
+    return node
+
+
+def in_sight(node: Any) -> Any:
+    """The same node, scrolled to, once the page has come to rest: a page that still scrolls hides its tooltips."""
+    node.scroll_into_view_if_needed()
+    node.page.evaluate(STILL)
     return node
 
 

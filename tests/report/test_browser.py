@@ -10,7 +10,7 @@ import pytest
 from mecheval.report import write_report
 from mecheval.store import Store
 from mecheval.studies.scales import quick
-from report.pages import cells, near, rows
+from report.pages import cells, in_sight, near, rows
 from report.stores import EVIL, FORGED, OWN, forge
 
 MIDDLE = """path => {
@@ -244,9 +244,8 @@ def test_names_stay_text(shared: Any) -> None:
         toggle.click()
     assert EVIL in page.locator("#runs pre").first.inner_text()
     page.fill("#find", "")
-    line = near(page, "training").locator(".mark-line path[aria-label*=onerror]").first
-    line.scroll_into_view_if_needed()
-    page.mouse.move(*line.evaluate(MIDDLE))
+    line = in_sight(near(page, "training").locator(".mark-line path[aria-label*=onerror]").first)
+    page.mouse.move(*line.evaluate(MIDDLE), steps=3)
     page.locator("#tip").wait_for()
     assert EVIL in page.locator("#tip").inner_text()
     assert page.evaluate("window.hacked") is None
@@ -255,7 +254,7 @@ def test_names_stay_text(shared: Any) -> None:
 
 def test_tooltips_show_values_as_text(shared: Any) -> None:
     page = shared
-    near(page, "study-ar").locator(".drawing").first.locator(".mark-text.role-mark text").first.hover()
+    in_sight(near(page, "study-ar").locator(".drawing").first.locator(".mark-text.role-mark text").first).hover()
     tip = page.locator("#tip")
     tip.wait_for(state="visible")
     assert "mixer" in tip.inner_text()
