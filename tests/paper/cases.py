@@ -68,10 +68,14 @@ AT_PAPER = [
     Case(
         "ar_where_query", put(places(PAPER), {"restored_query": 0.2, "restored_key": 0.9}, mixer="mamba", d_model=32),
         [
-            Edit({"restored_query": 0.2}, {"mixer": "hyena", "d_model": 256}),
+            Edit({"restored_query": 0.2}, {"mixer": "delta_net", "d_model": 256}),
             Edit({"restored_key": 0.2}, {"mixer": "mamba", "d_model": 32}),
         ],
         [Edit(UNLEARNT, {"mixer": "delta_net"}), Edit(GONE, {"mixer": "mamba", "d_model": 32})],
+    ),
+    Case(
+        "ar_where_hyena", places(PAPER), [Edit({"restored_query": 0.2}, {"mixer": "hyena", "d_model": 256})],
+        [Edit(UNLEARNT, {"mixer": "hyena"}), Edit(GONE, {"mixer": "hyena"})],
     ),
     Case(
         "ar_based_best", put(recall(PAPER), {"original": 0.98}, mixer="based", d_model=128),
@@ -231,6 +235,10 @@ AT_LAPTOP = [
     Case(
         "ar_where_query", places(LAPTOP), [Edit({"restored_query": 0.2}, {"mixer": "mamba", "d_model": 64})],
         [Edit(UNLEARNT, {"mixer": "mamba"})],
+    ),
+    Case(
+        "ar_where_hyena", places(LAPTOP), [Edit({"restored_query": 0.2}, {"mixer": "hyena", "d_model": 64})],
+        [Edit(UNLEARNT, {"mixer": "hyena"})],
     ),
     Case(
         "ar_mamba_dconv_step", put(convs(LAPTOP), FLOOR, d_conv=(0, 1)),

@@ -34,6 +34,7 @@ def test_what_the_papers_numbers_alone_decide() -> None:
         "ar_attention_acc": "not tested",  # an accuracy, and figure 3 has likelihoods
         "ar_where_value": "reproduced",
         "ar_where_query": "reproduced",
+        "ar_where_hyena": "reproduced",
         "ar_based_best": "reproduced",
         "ar_mamba_256": "inconclusive",  # two single runs near 90 % may differ by more than 10 points by accident
         "ar_mamba_next_key": "reproduced",

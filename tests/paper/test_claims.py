@@ -26,7 +26,7 @@ def judge(claim: str, frame: pd.DataFrame, scale: str, seeds: int = 1) -> tuple[
 
 def test_every_claim_has_a_sentence_and_a_test() -> None:
     ids = [claim.id for claim in claims()]
-    assert len(ids) == 28
+    assert len(ids) == 29
     assert list(claim_tests()) == ids
     assert [case.claim for case in AT_PAPER] == ids
     assert all(
@@ -93,10 +93,10 @@ def test_levels_are_not_tested_at_a_smaller_scale() -> None:
     levels = ["ar_based_best", "ar_mamba_256", "atr_based_256", "atr_baseconv_256"]
     assert [claim for claim, test in claim_tests().items() if test.smaller is None] == levels
     judged = judge_claims({"ar": recall(LAPTOP)}, "laptop", {"ar": settings("laptop")})
-    assert [(one.claim, one.outcome, one.evidence) for one in judged[3:]] == [
+    assert [(one.claim, one.outcome, one.evidence) for one in judged[4:]] == [
         (claim, "not tested", LEVEL) for claim in levels[:2]
     ]
-    assert judged[3].tested.startswith("at the paper's scale only: the best likelihood of Based")
+    assert judged[4].tested.startswith("at the paper's scale only: the best likelihood of Based")
 
 
 def test_evidence_in_words() -> None:
