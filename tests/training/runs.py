@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mecheval.config import RunConfig, run_config
 from mecheval.store import RunFolder
 from mecheval.training.watch import Quiet, Start
@@ -42,12 +44,16 @@ def left_over(folder: RunFolder) -> list[Path]:
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Fork a child that does `work` and exits; its process id. A new interpreter would take seconds to start."""
+    """Fork a child that does `work` and exits; its process id. A new interpreter would take seconds to start.
+
+    It computes on one thread: others do not survive a fork, and OpenMP would wait for them for ever.
+    """
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
+        torch.set_num_threads(1)
         work()
         code = 0
     except BaseException:
