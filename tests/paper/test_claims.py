@@ -8,7 +8,7 @@ from mecheval.paper.answers import ask
 from mecheval.paper.comparison import LEVEL, claim_tests
 from mecheval.paper.numbers import claims
 from paper.cases import AT_LAPTOP, AT_PAPER, GONE, Case
-from paper.tables import LAPTOP, PAPER, convs, inside, kernels, put, recall, settings, trees
+from paper.tables import LAPTOP, PAPER, convs, inside, kernels, places, put, recall, settings, trees
 
 SCALES = [("paper", case) for case in AT_PAPER] + [("laptop", case) for case in AT_LAPTOP]
 BY_SCALE = pytest.mark.parametrize(("scale", "case"), SCALES, ids=[f"{scale}-{case.claim}" for scale, case in SCALES])
@@ -127,6 +127,14 @@ def test_the_paper_says() -> None:
     assert judged.said == "accuracy: step change (d_conv < 2 or no conv: near zero)"
     assert judged.says.startswith("Mamba's accuracy in AR changes in a step")
     assert (judged.outcome, judged.seeds) == ("reproduced", 1)
+
+
+def test_the_seeds_of_a_claim_are_those_of_its_own_settings() -> None:
+    once = places(PAPER)
+    again = pd.concat([once, *(once[once["mixer"] == "mamba"].assign(seed=seed) for seed in (1, 2))], ignore_index=True)
+    judged = {one.claim: one.seeds for one in judge_claims({"ar": again}, "paper", {"ar": settings("paper")})}
+    assert judged["ar_mamba_256"] == 3
+    assert judged["ar_where_value"] == judged["ar_where_query"] == 1  # DeltaNet has one
 
 
 def test_only_claims_about_the_given_studies_are_judged() -> None:

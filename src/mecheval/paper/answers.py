@@ -38,7 +38,7 @@ class Cell(NamedTuple):
 def ask(
     questions: Sequence[asked.Question], frame: pd.DataFrame, floor: float, documents: int
 ) -> tuple[Outcome, str, int]:
-    """The outcome, the evidence in words, and the most seeds of a setting.
+    """The outcome, the evidence in words, and how many seeds every setting has that the questions are about.
 
     `floor` is the accuracy of guessing, NaN for trees; `documents` is how many a number of ours is a mean of.
     """
@@ -55,7 +55,7 @@ def ask(
         for state in WORDS
     }  # fmt: skip
     evidence = " ".join(f"{WORDS[state]}: {text}." for state, text in said.items() if text)
-    seeds = len(different([row for row in rows if row["status"] in ("done", "diverged")], "seed"))
+    seeds = _seeds(questions, rows)
     if said["fails"]:
         return "contradicted", evidence, seeds
     complete = [_complete(each, found) for each, found in zip(answers, states, strict=True) if each]
@@ -63,6 +63,26 @@ def ask(
         return "not tested", evidence or "No run learnt.", seeds
     whole = all(state == "holds" for each in complete for state in each)
     return "reproduced" if whole else "inconclusive", evidence, seeds
+
+
+def _seeds(questions: Sequence[asked.Question], rows: Sequence[Row]) -> int:
+    """The fewest seeds of a setting that has runs and that a question is about."""
+    ended = [row for row in rows if row["status"] in ("done", "diverged")]
+    about = [row for question in questions for row in _concerned(question, ended)]
+    return min((len(different(cell, "seed")) for _, cell in cells(about, about)), default=0)
+
+
+def _concerned(question: asked.Question, rows: Sequence[Row]) -> list[Row]:
+    """The rows that a question is about."""
+    match question:
+        case asked.Number() | asked.Runs():
+            return pick(rows, question.where)
+        case asked.Sides():
+            return [row for side in question.sides for row in pick(pick(rows, question.where), side.where)]
+        case asked.Second():
+            return list(rows)
+        case asked.Layer():
+            return pick(rows, {"mixer": question.mixer})
 
 
 def _complete(parts: Sequence[Part], states: Sequence[str]) -> list[str]:
