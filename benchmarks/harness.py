@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from mecheval.machine import keep_memory
+
 
 @dataclass(frozen=True)
 class Row:
@@ -28,7 +30,9 @@ def interleaved(fns: Mapping[str, Callable[[], object]], rounds: int = 30, secon
     """Median milliseconds of each function on one thread, after one call each that does not count.
 
     Every round calls each function once. There are `rounds` of them, or as many as fit in `seconds`, at least three.
+    Freed memory is kept, for us and for peers, as wherever we train.
     """
+    keep_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -28,6 +28,7 @@ from mecheval.cli.options import (
 )
 from mecheval.cli.show import format_of, formatted
 from mecheval.errors import UnknownName, UserError
+from mecheval.machine import keep_memory
 from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
 from mecheval.store.tables import MOST_SECONDS, TOO_LONG
@@ -102,6 +103,7 @@ def train(
         _show_plan(resolved, Store(store), as_json)
         return
     watchers = [tracker(name, store) for name in track or []]
+    keep_memory()
     try:
         folder = run(resolved, store, [*watchers, progress(aside)], checkpoint_seconds)
     except Interrupted as stopped:

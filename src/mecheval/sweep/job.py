@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from mecheval.config import RunConfig, run_config
 from mecheval.errors import UnknownName, UserError, said
+from mecheval.machine import keep_memory
 from mecheval.store import RunFolder, RunHeld, Store
 from mecheval.training.watch import Quiet, Start, tracker
 from mecheval.types import LAST
@@ -107,6 +108,7 @@ def work(
     from mecheval.analysis.runs import probe  # imported here so that planning a sweep does not load torch
     from mecheval.training.loop import Interrupted, train
 
+    keep_memory()
     folder = Store(store).folder(job.run)
     watcher = _Reporter(job.run, report)
     try:

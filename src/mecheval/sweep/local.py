@@ -19,13 +19,7 @@ from mecheval.sweep.engine import LOOK_SECONDS, Crew, CrewEngine
 from mecheval.sweep.job import Event, Job, Report
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-"""Lets the C library (glibc) keep freed memory for the next step.
-
-Otherwise it returns tensors above 32 MB to the system and gets them back page by page, which takes up to a third of a
-step with long documents.
-"""
-WORKER = {**ONE_THREAD, **KEPT_MEMORY, "PYTHONSAFEPATH": "1"}
+WORKER = {**ONE_THREAD, "PYTHONSAFEPATH": "1"}
 """A worker's environment: one thread, and no imports from the folder in which the sweep was started.
 
 `python -m` would search that folder first, and every worker would execute a file called torch.py or queue.py there.
