@@ -174,6 +174,15 @@ def test_the_mechanisms_of_a_store(command: Command, shared: tuple[Path, str], t
     assert texts(picture, "share") == ["1.00", "0.75"]
 
 
+def test_the_mechanisms_of_a_study_come_with_the_package(command: Command, tmp_path: Path) -> None:
+    """Without any store, as the study's own figure does."""
+    picture = tmp_path / "found.json"
+    place = ("--store", str(tmp_path / "none"), "--save", str(picture))
+    assert command("draw", "mechanisms", "--study", "ar", "--scale", "paper", *place)[0] == 0
+    assert {"attention", "based", "delta_net", "mamba"} <= set(texts(picture, "mixer"))
+    assert "None" not in " ".join(texts(picture, "verdict"))
+
+
 def test_of_learning_rates_the_best_on_dev_counts(tmp_path: Path) -> None:
     write(tmp_path, DIRECT, {}, 0.8, lr=1e-3)
     write(tmp_path, DIRECT, {}, 0.9, 0.6, lr=2e-3)

@@ -65,7 +65,8 @@ def strokes(chart: Any, what: str) -> list[list[tuple[float, float]]]:
 
 def run(mixer: str, finding: Finding, **columns: Any) -> dict[str, Any]:
     place = {"n_layers": 2, "d_model": 64, "seed": 0, "agreement": 1.0, "test_accuracy": 0.9}
-    found = {"verdict": finding.label, **{name: getattr(finding, name) for name in ("layer", "stored_by", "stored_at")}}
+    names = ("layer", "stored_by", "stored_at", "found_by")
+    found = {"verdict": finding.label, **{name: getattr(finding, name) for name in names}}
     return {**dict.fromkeys(SHARES, math.nan), "mixer": mixer, **place, **found, **columns}
 
 
@@ -280,6 +281,15 @@ def test_numbers_of_layers_are_kept_apart() -> None:
     one = run("a", Finding("direct_retrieval", 0, None, None), n_layers=1)
     chart = mechanisms_figure(pd.DataFrame([one, run("a", INDUCTION, n_layers=3)]))
     assert words(chart, "layer") == ["layer 0", "layer 1", "layer 2", "layer 0"]
+
+
+def test_layers_are_named_where_they_are_known() -> None:
+    """A pointer has two; a verdict of an earlier version may have none."""
+    frame = pd.DataFrame([run("a", Finding("pointer", 1, found_by=0)), run("b", Finding("conv_association"))])
+    pointer, unknown = sorted(grouped(frame), key=lambda group: group.mixer)
+    assert pointer.said[:2] == ["1 of 1 run: pointer", "layer 0 finds the pair, layer 1 fetches its value"]
+    assert unknown.said[0] == "1 of 1 run: short convolution"
+    assert "None" not in " ".join(unknown.said)
 
 
 def test_where_nothing_is_learnt_there_are_words_and_no_arrows() -> None:

@@ -62,7 +62,7 @@ def drawn(name: str) -> dict[str, Any]:
 
 def mechanisms() -> Chart:
     about = {"mixer": "mamba", "n_layers": 2, "d_model": 64, "seed": 0}
-    finding = {"verdict": "induction", "layer": 1, "stored_by": 0, "stored_at": "value"}
+    finding = {"verdict": "induction", "layer": 1, "stored_by": 0, "stored_at": "value", "found_by": None}
     return mechanisms_figure(pd.DataFrame([{**dict.fromkeys(COLUMNS, 0.5), **about, **finding}]))
 
 

@@ -202,14 +202,17 @@ def mechanisms(
         from mecheval.figures.by_mechanism import mechanism_rows
         from mecheval.figures.mechanisms import TITLE, mechanisms_figure
         from mecheval.store import Store
+        from mecheval.store.location import open_published
         from mecheval.studies import get_study, study_points
         from mecheval.studies.axes import say
 
     figures.check_suffix(save)
     with aside.status("reading"):
-        points = [] if study is None else study_points(get_study(study), scale, seeds)
-        among = None if study is None else {point.config.id for point in points}
-        rows = mechanism_rows(Store(store), task, among)
+        if study is None:
+            rows = mechanism_rows(Store(store), task)
+        else:  # as all that is about a study, with the published runs
+            points = study_points(get_study(study), scale, seeds)
+            rows = mechanism_rows(open_published(str(store)), task, {point.config.id for point in points})
     write_chart(mechanisms_figure(rows, f"{TITLE} ({say('task', task)})"), save)
 
 

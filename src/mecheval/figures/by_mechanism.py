@@ -46,7 +46,7 @@ SETTING = ("task", "mixer", "model", "seed")
 SPLIT = "test"
 DECIDING = "block is not null and (part = 'input' or kind = 'short_conv')"
 """SQL condition that holds for the sites whose shares are needed here."""
-WAY = ["verdict", "layer", "stored_by", "stored_at", "n_layers"]
+WAY = ["verdict", "layer", "stored_by", "stored_at", "found_by", "n_layers"]
 """Columns in which mixers with the same mechanism agree."""
 HEADS = (*CARRIERS, "value", "next_key")
 """Positions of the columns `SHARES`."""

@@ -37,8 +37,8 @@ SHARES = (*(f"share_{role}" for role in CARRIERS), "conv_value", "conv_next_key"
 """Restored shares. The first four: at the input of the layer that retrieves, or of layer 1 if that is layer 0; the
 others: after the short convolution of the layer that retrieves, the one that restores most."""
 COLUMNS = (
-    "mixer", "n_layers", "d_model", "seed", "verdict", "layer", "stored_by", "stored_at", "agreement", "test_accuracy",
-    *SHARES,
+    "mixer", "n_layers", "d_model", "seed", "verdict", "layer", "stored_by", "stored_at", "found_by",
+    "agreement", "test_accuracy", *SHARES,
 )  # fmt: skip
 ASSOCIATES, RETRIEVES, BOTH = "#b35900", RAMP[7], INK
 LEGEND = {"associates": ASSOCIATES, "retrieves": RETRIEVES, "associates and retrieves at once": BOTH}
@@ -117,7 +117,7 @@ class Group:
     def way(self) -> tuple[list[Arrow], dict[Spot, float]]:
         """The way of the finding that is drawn; none where it is about layers that the model does not have."""
         finding = self.findings[0][0]
-        known = (layer for layer in (finding.layer, finding.stored_by) if layer is not None)
+        known = (layer for layer in (finding.layer, finding.stored_by, finding.found_by) if layer is not None)
         return way(finding, self.shares) if all(0 <= layer < self.n_layers for layer in known) else ([], {})
 
 
@@ -128,8 +128,8 @@ def words(verdict: str) -> str:
 
 def short(finding: Finding) -> str:
     """The name of a finding, with the layer where that distinguishes it: direct retrieval in layer 0."""
-    name = words(finding.label)
-    return f"{name} in layer {finding.layer}" if finding.label in ("conv_association", "direct_retrieval") else name
+    name, distinguishes = words(finding.label), finding.label in ("conv_association", "direct_retrieval")
+    return f"{name} in layer {finding.layer}" if distinguishes and finding.layer is not None else name
 
 
 def sentence(finding: Finding) -> str:
@@ -187,7 +187,7 @@ def grouped(frame: pd.DataFrame) -> list[Group]:
 
 
 def _group(mixer: str, n_layers: int, part: pd.DataFrame) -> Group:
-    names = ("verdict", "layer", "stored_by", "stored_at")
+    names = ("verdict", "layer", "stored_by", "stored_at", "found_by")
     found = [_finding(*(plain(row[name]) for name in names)) for row in part.to_dict("records")]
     counts = Counter(found).items()
     ranked = sorted(counts, key=lambda item: (item[0].label == "not_learnt", -item[1], order(item[0])))
@@ -198,9 +198,9 @@ def _group(mixer: str, n_layers: int, part: pd.DataFrame) -> Group:
     return Group(mixer, n_layers, ranked, means, widths, part["seed"].nunique(), ends)
 
 
-def _finding(verdict: Any, layer: Any, stored_by: Any, stored_at: Any) -> Finding:
-    layer, stored_by = (None if each is None else int(each) for each in (layer, stored_by))
-    return Finding(verdict, layer, stored_by, stored_at)
+def _finding(verdict: Any, layer: Any, stored_by: Any, stored_at: Any, found_by: Any) -> Finding:
+    layer, stored_by, found_by = (None if each is None else int(each) for each in (layer, stored_by, found_by))
+    return Finding(verdict, layer, stored_by, stored_at, found_by)
 
 
 def way(finding: Finding, shares: Mapping[str, float]) -> tuple[list[Arrow], dict[Spot, float]]:

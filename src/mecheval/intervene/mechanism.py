@@ -121,12 +121,13 @@ class Finding:
         stored = _stored(self.places or ((self.stored_at,) if self.stored_at else ()), self.how, self.meaning)
         key, value = words(self.meaning.key), words(self.meaning.value)
         what = value if self.stored_at == self.meaning.key else key
+        layer, stores, finds = (_layer(each) for each in (self.layer, self.stored_by, self.found_by))
         text = {
-            "induction": f"induction: layer {self.stored_by} stores the {what} {stored}, layer {self.layer} retrieves",
-            "direct_retrieval": f"direct retrieval: layer {self.layer} both associates and retrieves",
+            "induction": f"induction: {stores} stores the {what} {stored}, {layer} retrieves",
+            "direct_retrieval": f"direct retrieval: {layer} both associates and retrieves",
             "conv_association": f"association {'by short convolution' if self.local else 'inside one layer'}: "
-            f"layer {self.layer} joins {key} and {value} {stored}, then retrieves",
-            "pointer": f"pointer: layer {self.found_by} finds the pair, layer {self.layer} fetches its {value}",
+            f"{layer} joins {key} and {value} {stored}, then retrieves",
+            "pointer": f"pointer: {finds} finds the pair, {layer} fetches its {value}",
             "redundant": "redundant",
             "joint": "jointly necessary",
             "mixed": "mixed",
@@ -135,6 +136,11 @@ class Finding:
         }[self.label]
         reason = self.reason or SEVERAL.get(self.label, "")
         return f"{text}: {reason}" if reason else text
+
+
+def _layer(number: int | None) -> str:
+    """A layer in words; verdicts of an earlier version do not say which."""
+    return "a layer" if number is None else f"layer {number}"
 
 
 SEVERAL: Mapping[str, str] = {
