@@ -41,6 +41,8 @@ COMMAND = re.compile(r'^(?:\$ )?((?:mecheval|make)(?: (?:[^"\n]|"[^"]*")*)?)$', 
 """A line of ours; what is quoted may go on in the next."""
 REFERENCE = re.compile(r"^::: ([\w.]+)", re.MULTILINE)
 COLUMNS = "<!-- columns: checked against store/schema.py -->\n"
+TEXT = re.compile(r">([^<>]+)</text>")
+"""What a picture says, word for word."""
 RUN = re.compile(r"\brun (?:= ')?([0-9a-f]{12})\b")
 ELLIPSES = ("...", "…")
 SHELL = ("|", ">", "&&", ";")
@@ -237,6 +239,19 @@ def test_runs_that_pages_show_are_those_that_a_reader_gets() -> None:
     shown = {run for name in PAGES for _, block in read(name).blocks for run in RUN.findall(block)}
     assert shown
     assert shown <= ids, f"{shown - ids} are not runs of the studies any more: show the outputs of new ones"
+
+
+@pytest.mark.parametrize("study", ["ar", "atr"])
+def test_the_figures_at_the_papers_size_show_the_published_results(
+    study: str, command: Command, tmp_path: Path
+) -> None:
+    """Only their texts are compared, because a new version of the library may draw the same chart otherwise."""
+    drawn, shown = tmp_path / "drawn.svg", ROOT / f"docs/figures/{study}-paper.svg"
+    words = ("draw", "study", study, "--scale", "paper", "--store", str(tmp_path / "none"), "--save")
+    assert command(*words, str(drawn))[0] == 0
+    now, then = (TEXT.findall(path.read_text()) for path in (drawn, shown))
+    assert len(now) > 100
+    assert now == then, f"draw it anew: mecheval {shlex.join(words[:5])} --save docs/figures/{study}-paper.svg"
 
 
 def test_the_table_of_columns_is_the_schema() -> None:
