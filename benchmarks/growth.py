@@ -46,24 +46,23 @@ def measure() -> list[dict[str, Any]]:
             command = [sys.executable, "-c", PROGRAM, name, str(layer), str(length)]
             out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             ms, megabytes = map(float, out.split())
-            points.append(
-                {"mixer": name, "length": length, "ms": ms, "peak MB": megabytes, "µs a token": ms * 1e3 / length / 32}
-            )
+            tokens = 32 * length
+            each = {"µs a token": ms * 1e3 / tokens, "kB a token": megabytes * 1024 / tokens}
+            points.append({"mixer": name, "length": length, "ms": ms, "peak MB": megabytes, **each})
     return points
 
 
 def draw(points: list[dict[str, Any]]) -> None:
     import altair as alt
 
-    base = alt.Chart(alt.InlineData(points)).mark_line(point=True).properties(width=300, height=240)
-    x = alt.X("length:Q", scale=alt.Scale(type="log", base=2), title="length")
-    charts = [
-        base.encode(x=x, y="µs a token:Q", color="mixer:N"),
-        base.encode(x=x, y=alt.Y("peak MB:Q", scale=alt.Scale(type="log", base=2)), color="mixer:N"),
-    ]
-    chart = alt.hconcat(*charts).properties(
-        title="One layer, d=64, batch 32, one thread: flat time, and memory of slope 1, are linear growth"
+    x = alt.X(
+        "length:Q", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=LENGTHS, format="d", labelAngle=-45)
     )
+    base = alt.Chart(alt.InlineData(points)).mark_line(point=True).properties(width=130, height=80)
+    panels = alt.Facet("mixer:N", sort=list(LAYERS), title=None)
+    title = "One layer of width 64, 32 documents, one thread; a flat line is linear growth"
+    charts = [base.encode(x=x, y=f"{unit}:Q").facet(panels, columns=5) for unit in ("µs a token", "kB a token")]
+    chart = alt.vconcat(*charts).properties(title=title)
     FIGURES.mkdir(parents=True, exist_ok=True)
     chart.save(FIGURES / "growth.svg")
     (FIGURES / "growth.json").write_text(json.dumps(points, indent=1) + "\n")
