@@ -20,7 +20,8 @@ from mecheval.mixers.base import Mixer, divides
 from mecheval.mixers.options import AttentionOptions
 from mecheval.ops.pieces import extended, tokens_before
 from mecheval.ops.queries import take
-from mecheval.ops.ragged import longest, packed, padded
+from mecheval.ops.ragged import documents_now, longest, packed, padded
+from mecheval.ops.ragged_attention import ragged_attention
 from mecheval.sites import Tap
 
 
@@ -51,6 +52,8 @@ class Attention(Mixer):
         d, length = self.d_model, longest(x)
         if at is not None and not self.rotary and at.shape[1] * self.num_heads <= self.d_head:
             heads = self._few_queries(x, at)
+        elif at is None and not self.rotary and (documents := documents_now()) is not None:
+            heads = ragged_attention(self.Wqkv(x), self.num_heads, documents)
         else:
             if at is None:
                 q_BKD, k_BLD, v_BLD = padded(self.Wqkv(x)).split(d, dim=-1)
