@@ -39,7 +39,7 @@ def points_of(name: str, scale: str) -> list[Point]:
 
 
 def test_every_study_of_the_paper_is_there() -> None:
-    assert list(STUDIES) == [*NAMES, "quickstart", "newer", "canon", "hybrids", *BEYOND]
+    assert list(STUDIES) == [*NAMES, "quickstart", "newer", "canon", "hybrids", "clipping", *BEYOND]
     assert PAPER == NAMES
     assert [STUDIES[name].figure for name in PAPER] == FIGURES
     with pytest.raises(UserError, match=r"unknown study 'arr'.*ar"):
@@ -105,8 +105,20 @@ def test_axes_are_what_the_runs_have(scale: str) -> None:
                 "d_model": config.model.d_model, "n_layers": config.model.n_layers, "positions": config.model.positions,
                 "d_conv": config.mixer.options.get("d_conv"), "kernel_size": config.mixer.options.get("kernel_size"),
                 "short_conv": config.model.canon or ("own" if has_short_conv(config) else "none"),
+                "clip": "none" if config.optimiser.clip is None else f"norm {config.optimiser.clip:g}",
             }  # fmt: skip
             assert point.axes == {axis: where[axis] for axis in point.axes}
+
+
+def test_clipping_is_all_that_its_runs_differ_in_from_figure_3() -> None:
+    """Half of the runs are those of study `ar`, so nothing is trained twice; the others have one option more."""
+    ar = {point.config.id: point.config for point in points_of("ar", "paper")}
+    with_clip: dict[str, list[RunConfig]] = {"none": [], "norm 1": []}
+    for point in points_of("clipping", "paper"):
+        with_clip[point.axes["clip"]].append(point.config)
+    assert {config.id for config in with_clip["none"]} == set(ar)
+    without = [replace(c, optimiser=c.optimiser.model_copy(update={"clip": None})) for c in with_clip["norm 1"]]
+    assert {config.id for config in without} == set(ar)
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -23,6 +23,8 @@ MEASURES = {
 ATTRIBUTION = "attribution to each layer's mixer at the query (points)"
 ATTRIBUTABLE = 0.01
 """Likelihood of the answer above which there is something to attribute, as in the paper."""
+OVER = ("positions", "n_layers", "short_conv", "clip", *TASK_AXES)
+"""The axes of which an accuracy chart shows each value in a panel of its own."""
 DEPTH = ["n_layers", "mixer", "d_model"]
 """The axes of the depth figure."""
 RANGES = "with lines from the lowest to the highest"
@@ -58,8 +60,8 @@ def panels(table: StudyTable, title: str) -> vl.Chart:
 
 
 def accuracy(table: StudyTable, title: str) -> vl.Chart:
-    """Test accuracy: a heat map for each number of layers or convolution, or bars where tasks are compared."""
-    over = next((axis for axis in ("positions", "n_layers", "short_conv", *TASK_AXES) if axis in table.axes), None)
+    """Test accuracy: a heat map for each value of an axis of `OVER`, or bars where tasks are compared."""
+    over = next((axis for axis in OVER if axis in table.axes), None)
     if over is None or "task" not in table.axes or table.frame.empty:
         return _maps(table, title, ACCURACY, over, SCORE)
     tasks = [table.where(task=task) for task in table.axis("task")]  # they may differ in their widths

@@ -83,6 +83,15 @@ def _short_convolutions() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield mixer, letter, {**(without or {}), "canon": letter}
 
 
+def by_clipping(scale: str) -> list[Point]:
+    """The runs of the paper's mixers, with a further axis: `clip` is none, or the largest norm of a gradient."""
+    return [
+        Point({"clip": name, **point.axes}, point.config)
+        for name, options in (("none", {}), ("norm 1", {"clip": 1.0}))
+        for point in runs("ar", scale, options, mixer=MIXERS, **one_width("ar", scale))
+    ]
+
+
 def mqar(scale: str) -> list[Point]:
     """Figure 2 of zoology, whose blocks have no MLP; on a laptop the two small sizes."""
     options, widths, rates = MQAR_SCALES[scale]
@@ -177,6 +186,10 @@ STUDIES = (
     Study(
         "hybrids", "–", "Which layer stores and which retrieves when two layers have different mixers?",
         lambda scale: runs("ar", scale, on_ar(scale), mixer=HYBRIDS, **one_width("ar", scale)), readings=AT_BLOCK_1,
+    ),
+    Study(
+        "clipping", "–", "Do mixers recall more, or elsewhere, if the norm of their gradients is limited?", by_clipping,
+        "accuracy", AT_BLOCK_1,
     ),
     Study("mqar", "–", "How wide must a mixer be to recall 4, 8, 16 or 64 pairs, all of them asked?", mqar, "accuracy"),
     Study(
