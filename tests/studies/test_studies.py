@@ -31,6 +31,8 @@ PAPER_RUNS = {
     "atr": 7 * 5 * 5, "atr_mamba_conv": 5 * 5 * 5, "position": 2 * 7 * 5 * (7 + 5), "atr_holdout": 7 * 5 * 5,
     "one_layer": 2 * 7 * 5 * (7 + 5), "depth": 3 * 7 * 5 * 7, "sibling": 3 * 7 * 5 * 5,
 }  # fmt: skip
+RECIPE = {(False, False): "published", (True, False): "clipped", (False, True): "shuffled", (True, True): "both"}
+"""Whether gradients are clipped, and whether the order is new in every epoch -> name."""
 
 
 @cache
@@ -39,7 +41,7 @@ def points_of(name: str, scale: str) -> list[Point]:
 
 
 def test_every_study_of_the_paper_is_there() -> None:
-    assert list(STUDIES) == [*NAMES, "quickstart", "newer", "canon", "hybrids", "clipping", *BEYOND]
+    assert list(STUDIES) == [*NAMES, "quickstart", "newer", "canon", "hybrids", "recipes", *BEYOND]
     assert PAPER == NAMES
     assert [STUDIES[name].figure for name in PAPER] == FIGURES
     with pytest.raises(UserError, match=r"unknown study 'arr'.*ar"):
@@ -105,20 +107,27 @@ def test_axes_are_what_the_runs_have(scale: str) -> None:
                 "d_model": config.model.d_model, "n_layers": config.model.n_layers, "positions": config.model.positions,
                 "d_conv": config.mixer.options.get("d_conv"), "kernel_size": config.mixer.options.get("kernel_size"),
                 "short_conv": config.model.canon or ("own" if has_short_conv(config) else "none"),
-                "clip": "none" if config.optimiser.clip is None else f"norm {config.optimiser.clip:g}",
+                "recipe": RECIPE[config.optimiser.clip is not None, config.data.shuffle],
             }  # fmt: skip
             assert point.axes == {axis: where[axis] for axis in point.axes}
 
 
-def test_clipping_is_all_that_its_runs_differ_in_from_figure_3() -> None:
-    """Half of the runs are those of study `ar`, so nothing is trained twice; the others have one option more."""
-    ar = {point.config.id: point.config for point in points_of("ar", "paper")}
-    with_clip: dict[str, list[RunConfig]] = {"none": [], "norm 1": []}
-    for point in points_of("clipping", "paper"):
-        with_clip[point.axes["clip"]].append(point.config)
-    assert {config.id for config in with_clip["none"]} == set(ar)
-    without = [replace(c, optimiser=c.optimiser.model_copy(update={"clip": None})) for c in with_clip["norm 1"]]
-    assert {config.id for config in without} == set(ar)
+def test_recipes_differ_from_figure_3_in_clipping_and_order_alone() -> None:
+    """A quarter of the runs are those of study `ar`, so nothing is trained twice."""
+    published = {point.config.id for point in points_of("ar", "paper")}
+    for name, clip, shuffle in (
+        ("published", None, False), ("clipped", 1.0, False), ("shuffled", None, True), ("both", 1.0, True),
+    ):  # fmt: skip
+        made = [point.config for point in points_of("recipes", "paper") if point.axes["recipe"] == name]
+        assert {(config.optimiser.clip, config.data.shuffle) for config in made} == {(clip, shuffle)}
+        as_published = [
+            replace(
+                config, optimiser=config.optimiser.model_copy(update={"clip": None}),
+                data=config.data.model_copy(update={"shuffle": False}),
+            )
+            for config in made
+        ]  # fmt: skip
+        assert {config.id for config in as_published} == published
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # slow to import
 
     from mecheval.intervene import Circuit
 
-DOWN = ("task", "positions", "short_conv", "clip", "n_layers")
+DOWN = ("task", "positions", "short_conv", "recipe", "n_layers")
 """Axes that, like options, have a line of panels for each combination of their values, where they vary."""
 SIDES = {1: (420, 220), 2: (260, 160)}
 SIDE = (170, 120)

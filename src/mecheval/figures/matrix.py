@@ -23,7 +23,7 @@ MEASURES = {
 ATTRIBUTION = "attribution to each layer's mixer at the query (points)"
 ATTRIBUTABLE = 0.01
 """Likelihood of the answer above which there is something to attribute, as in the paper."""
-OVER = ("positions", "n_layers", "short_conv", "clip", *TASK_AXES)
+OVER = ("positions", "n_layers", "short_conv", "recipe", *TASK_AXES)
 """The axes of which an accuracy chart shows each value in a panel of its own."""
 DEPTH = ["n_layers", "mixer", "d_model"]
 """The axes of the depth figure."""

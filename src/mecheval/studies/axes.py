@@ -21,18 +21,19 @@ TEXTS = {
     ("d_conv", 0): "none", ("kernel_size", -1): "long", ("positions", "none"): "without positions",
     ("positions", "learned"): "with positions", ("short_conv", "none"): "no convolution",
     ("short_conv", "own"): "its own", ("short_conv", "A"): "Canon A", ("short_conv", "B"): "Canon B",
-    ("clip", "none"): "no clipping", ("clip", "norm 1"): "clipped at 1", ("task", "ar"): "AR", ("task", "atr"): "ATR",
+    ("recipe", "published"): "as published", ("recipe", "both"): "clipped, shuffled", ("task", "ar"): "AR",
+    ("task", "atr"): "ATR",
 }  # fmt: skip
 """Values with special names."""
 FIRST = {
     "mixer": MIXERS, "positions": ("none", "learned"), "task": ("ar", "atr"), "short_conv": ("none", "own", "A", "B"),
-    "clip": ("none", "norm 1"),
+    "recipe": ("published", "clipped", "shuffled", "both"),
 }  # fmt: skip
 """The order of names; others follow in the order of the table, with custom mixers first and patterns last."""
 
 TASK_AXES = ("pairs", "hops", "group", "query")
 """Options of tasks, or names for several of them, that have a panel for each value."""
-USUAL = ("task", "mixer", "positions", "short_conv", "clip", *TASK_AXES, "n_layers", "d_model", "lr", "seed")
+USUAL = ("task", "mixer", "positions", "short_conv", "recipe", *TASK_AXES, "n_layers", "d_model", "lr", "seed")
 """Axes that any study may have; others are options of a mixer."""
 
 

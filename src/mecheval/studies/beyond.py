@@ -37,6 +37,10 @@ WITHOUT: dict[str, dict[str, Any] | None] = {
 
 H3's is its shift SSM, so its Canon convolution stands beside it. RWKV-7's is its token shift.
 """
+RECIPES: dict[str, dict[str, Any]] = {
+    "published": {}, "clipped": {"clip": 1.0}, "shuffled": {"shuffle": True}, "both": {"clip": 1.0, "shuffle": True},
+}  # fmt: skip
+"""Ways to train: as published, with gradients of a norm of at most 1, with a new order in every epoch, or with both."""
 MQAR_SIZES = {4: (64, 512), 8: (128, 512), 16: (256, 256), 64: (512, 128)}
 """Pairs -> length of a document, and the batch size with which zoology trains."""
 MQAR_SCALES: dict[str, tuple[dict[str, Any], Sequence[int], Sequence[float]]] = {
@@ -83,11 +87,15 @@ def _short_convolutions() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield mixer, letter, {**(without or {}), "canon": letter}
 
 
-def by_clipping(scale: str) -> list[Point]:
-    """The runs of the paper's mixers, with a further axis: `clip` is none, or the largest norm of a gradient."""
+def by_recipe(scale: str) -> list[Point]:
+    """The runs of the paper's mixers, with a further axis: `recipe` is a name of `RECIPES`.
+
+    On a laptop, documents are new at every step, so that there is no order to change.
+    """
     return [
-        Point({"clip": name, **point.axes}, point.config)
-        for name, options in (("none", {}), ("norm 1", {"clip": 1.0}))
+        Point({"recipe": name, **point.axes}, point.config)
+        for name, options in RECIPES.items()
+        if scale == "paper" or "shuffle" not in options
         for point in runs("ar", scale, options, mixer=MIXERS, **one_width("ar", scale))
     ]
 
@@ -188,8 +196,8 @@ STUDIES = (
         lambda scale: runs("ar", scale, on_ar(scale), mixer=HYBRIDS, **one_width("ar", scale)), readings=AT_BLOCK_1,
     ),
     Study(
-        "clipping", "–", "Do mixers recall more, or elsewhere, if the norm of their gradients is limited?", by_clipping,
-        "accuracy", AT_BLOCK_1,
+        "recipes", "–", "Does a limit on gradients, or a new order in every epoch, change who recalls, and where?",
+        by_recipe, "accuracy", AT_BLOCK_1,
     ),
     Study("mqar", "–", "How wide must a mixer be to recall 4, 8, 16 or 64 pairs, all of them asked?", mqar, "accuracy"),
     Study(
