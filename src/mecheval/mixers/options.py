@@ -34,7 +34,7 @@ class MixerOptions(BaseModel):
     positions: ClassVar[Literal["none", "learned"]] = "none"
     """The position embeddings that a model uses unless the config names others."""
     family: ClassVar[str] = "custom"
-    """The family of mixers that this one belongs to, as in docs/mixers.md."""
+    """The family of mixers that this one belongs to, as in docs/mixers/index.md."""
     paper: ClassVar[str] = ""
     """The authors and the year of the publication."""
     added_later: ClassVar[frozenset[str]] = frozenset()
