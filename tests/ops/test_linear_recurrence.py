@@ -16,12 +16,14 @@ from torch import Tensor
 from mecheval.ops import dispatch
 from mecheval.ops.linear_recurrence import (
     FEW,
+    MEMORY,
     _delta_on_gpu,
     linear_recurrence,
     linear_recurrence_reference,
     linear_recurrence_states,
 )
 from mecheval.ops.queries import take
+from mecheval.ops.ragged import Documents, end_to_end
 from mecheval.ops.recurrence_chunks import ONE_CHUNK
 from ops.agreement import (
     LENGTHS,
@@ -48,18 +50,18 @@ CASES = {
     "corrected, no decay": ("a", "b"),
 }
 """The parts that a recurrence has, by mixer."""
-CHUNKED = ("linear attention", "retnet", "delta_net", "gated_delta_net", *(case for case in CASES if "by" in case))
-"""Those that go through matrix products, if documents are short or many; the others go through our own loops, which
-are the same to the bit alone."""
+CHUNKED = ("linear attention", "retnet", *(case for case in CASES if "by" in case))
+"""Those that go through matrix products; the others go through our own loops, which are the same to the bit alone."""
 EVERY = pytest.mark.parametrize("case", CASES)
 DELTA = pytest.mark.parametrize("case", [case for case, parts in CASES.items() if "beta" in parts])
 
 
 @pytest.fixture(autouse=True)
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few long documents go through loops; these cases do not."""
+    """Small memories go through loops; these cases do not."""
     if "by products" in request.node.name:
-        monkeypatch.setattr("mecheval.ops.linear_recurrence.FEW", 0)
+        for limit in ("FEW", "MEMORY", "SUM", "SMALL"):
+            monkeypatch.setattr(f"mecheval.ops.linear_recurrence.{limit}", -1)
 
 
 def inputs(
@@ -224,8 +226,31 @@ def test_keys_that_repeat_at_full_strength(case: str) -> None:
 @DELTA
 def test_many_long_documents_and_few_agree(case: str) -> None:
     """One alone goes through loops, all together through products."""
-    given = inputs(case, 8, 100, heads=1, key_size=FEW // 4)
+    given = inputs(case, 8, 100, heads=1, key_size=FEW // 4, value_size=MEMORY // FEW * 4 + 1)
     assert_close_alone(lambda documents: op(case)(*(x[documents] for x in given)), 8)
+
+
+@pytest.mark.parametrize("case", [*CASES, "linear attention by products", "retnet by products"])
+def test_documents_end_to_end_are_as_padded_ones(case: str) -> None:
+    """Short ones, one as long as a segment, and some of several segments or chunks, alone and beside others."""
+    which = case.removesuffix(" by products")
+    for lengths in ([5, 16, 1, 37, 33, 4], [7], [3, 100, 64, 17]):
+        documents = Documents(torch.tensor(lengths))
+        given = inputs(which, 1, sum(lengths))
+        for at in (None, torch.stack([positions(1, 4, n)[0] for n in lengths])):
+            q = given[0] if at is None else random(*at.shape, 2, 5, seed=1)
+
+            def packed(q: Tensor, *rest: Tensor, at: Tensor | None = at, documents: Documents = documents) -> Tensor:
+                with end_to_end(documents):
+                    o: Tensor = op(which, at=at)(q, *rest)
+                return o
+
+            def padded(*given: Tensor, at: Tensor | None = at, documents: Documents = documents) -> Tensor:
+                batch = [documents.pad(x) for x in (given if at is None else given[1:])]
+                o = reference(which, at=at)(*(batch if at is None else (given[0], *batch)))
+                return documents.pack(o) if at is None else o
+
+            assert_agree(packed, padded, [q, *given[1:]])
 
 
 @EVERY

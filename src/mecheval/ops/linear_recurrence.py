@@ -19,8 +19,9 @@ With `a` and `b`, the memory S' before the step also corrects the step: S <- S +
 Mamba-2 is as RetNet, but its heads share keys and queries, for which there is an op of its own (`state_space.py`).
 Normalising keys and queries, and scaling queries, belongs to the caller. There are two fast paths. With at most one
 decay a head, time steps become matrix products (`recurrence_chunks.py`). Decays of channels would have to be divided
-by one another there, which overflows; those memories go through compiled loops over time (`recurrence_kernel.py`). So
-does the delta rule of few long documents: its chunks follow one another, and each has too little to multiply.
+by one another there, which overflows; those memories go through compiled loops over time (`recurrence_loop.py`). So
+do small memories by the delta rule, if documents are long, because chunks follow one another and each has too little to
+multiply, or end to end, because products need padding.
 
 Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, M = L + K.
 """
@@ -36,12 +37,21 @@ from torch import Tensor
 from mecheval.ops.dispatch import use_fast, use_gpu
 from mecheval.ops.pieces import apart, current
 from mecheval.ops.queries import check_at, take
-from mecheval.ops.ragged import Documents, documents_now
+from mecheval.ops.ragged import Documents, documents_now, layout
 from mecheval.ops.recurrence_chunks import ONE_CHUNK, in_chunks, with_query_steps
 from mecheval.ops.recurrence_loop import Parts, in_loops
 
 FEW = 1024
 """Most key channels, of all heads and documents, up to which loops are faster for a delta rule in several chunks."""
+MEMORY = 64 * 128
+"""Most numbers of a memory for which they are however many documents there are, and also for documents end to end."""
+SUM = 32 * 64
+"""Most numbers of a memory that fades and adds for which loops are faster, if it is read everywhere, end to end."""
+SMALL = 1 << 19
+"""Most numbers of a memory, times tokens and heads, for which loops are faster for any delta rule and sums end to end.
+
+All four are measured, forward and backward, with float32 in 8 lanes; see `_by_products`.
+"""
 
 
 @overload
@@ -83,44 +93,58 @@ def linear_recurrence(
         now.keep(after)
         return (read, after) if final_state else read
     parts = Parts(g, beta, a, b, initial_state)
-    if (documents := documents_now()) is not None:
-        return _end_to_end(documents, q, k, v, parts, at)
+    documents = documents_now()
     _check(q, k, v, parts, at)
     given = [x for x in (q, k, v, *parts) if x is not None]
     o: Tensor
     S: Tensor | None
-    if beta is not None and len(given) == 4 and not final_state and use_gpu("fla", *given):
-        return _delta_on_gpu(q, k, v, beta, at)
     if not use_fast(*given):
+        if documents is not None:
+            return _in_batch(documents, q, k, v, parts, at)
+        if beta is not None and len(given) == 4 and not final_state and use_gpu("fla", *given):
+            return _delta_on_gpu(q, k, v, beta, at)
         o, S = linear_recurrence_reference(q, k, v, at=at, **parts._asdict())
-    elif _by_products(k, parts):
-        o, S = in_chunks(q, k, v, g, beta, initial_state, at, final_state)
+    elif not _by_products(k, v, parts, at):
+        o, S = in_loops(q, k, v, parts, at, final_state)
+    elif documents is not None:
+        return _in_batch(documents, q, k, v, parts, at)
     else:
-        o, S = in_loops(q, k, v, parts, at)
+        o, S = in_chunks(q, k, v, g, beta, initial_state, at, final_state)
     if not final_state:
         return o
     assert S is not None
     return o, S
 
 
-def _end_to_end(documents: Documents, q: Tensor, k: Tensor, v: Tensor, parts: Parts, at: Tensor | None) -> Tensor:
-    """The result for documents that are end to end, each from an empty memory."""
+def _in_batch(documents: Documents, q: Tensor, k: Tensor, v: Tensor, parts: Parts, at: Tensor | None) -> Tensor:
+    """The result for documents that are end to end, by way of a padded batch."""
     given = [part is not None for part in parts]
 
-    def in_batch(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
-        padded = iter(more)
-        g, beta, a, b, _ = (next(padded) if there else None for there in given)
+    def padded(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
+        there = iter(more)
+        g, beta, a, b, _ = (next(there) if part else None for part in given)
         return linear_recurrence(q, k, v, g=g, beta=beta, a=a, b=b, at=at)
 
-    return documents.in_batch(in_batch, [k, v, *(part for part in parts if part is not None)], [q], at)
+    return documents.in_batch(padded, [k, v, *(part for part in parts if part is not None)], [q], at)
 
 
-def _by_products(k: Tensor, parts: Parts) -> bool:
-    """Whether matrix products are possible, and faster than loops."""
+def _by_products(k: Tensor, v: Tensor, parts: Parts, at: Tensor | None) -> bool:
+    """Whether matrix products are possible, and faster than loops.
+
+    Loops take time in proportion to the numbers of the memories of all tokens. Products take less for each, the less
+    the larger a memory, but more for a call, for each chunk in turn, and for padding, which documents end to end do
+    without in loops. All products of a sum without corrections are taken at once, so that only padding speaks for loops
+    there, and with few queries little does.
+    """
     if parts.a is not None or (parts.g is not None and parts.g.ndim == 4):
         return False
-    batch, length, heads, key_size = k.shape
-    return parts.beta is None or length <= ONE_CHUNK or batch * heads * key_size > FEW
+    documents, heads, memory = layout(k), k.shape[2], k.shape[3] * v.shape[3]
+    is_small = len(documents.positions) * heads * memory <= SMALL
+    is_ragged, follow = documents_now() is not None, documents.longest > ONE_CHUNK
+    if parts.beta is None:
+        return not is_ragged or not (is_small if at is not None else memory <= SUM)
+    is_few = follow and len(documents.lengths) * heads * k.shape[3] <= FEW
+    return not (is_small or is_few or ((follow or is_ragged) and memory <= MEMORY))
 
 
 def linear_recurrence_reference(
@@ -181,7 +205,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, parts: Parts, at: Tensor | None) -> 
         check_at(at, batch, length)
     per_head, per_channel = (batch, length, heads), (batch, length, heads, key_size)
     wanted = {
-        "q": (q, (batch, length if at is None else at.shape[1], heads, key_size)),
+        "q": (q, (*((batch, length) if at is None else at.shape), heads, key_size)),
         "v": (v, (*per_head, v.shape[-1])),
         "g": (g, per_head if g is not None and g.ndim == 3 else per_channel),
         "beta": (beta, per_head),

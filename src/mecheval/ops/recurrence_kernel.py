@@ -1,12 +1,14 @@
-"""The linear recurrence for the CPU: a forward kernel that saves few memories, a backward one that recomputes the rest.
+"""Steps of the linear recurrence as compiled loops, forward and backward; `recurrence_loop.py` goes through documents.
 
-    u = S^T a;  S <- diag(w) S + b u^T + k v^T;  o = S^T q
+    S <- diag(w) S + k e^T                what is written, e, is v, or with beta:
+    e = beta m  where  m = v - S^T (w k)  what the memory lacks, with S as it was before the step
+    S <- diag(w) S + k v^T + b u^T        with a and b, where u = S^T a, again of the memory before the step
+    o = S^T q                             after the step
 
-The queries of a document come in order of time: `at_BK` ascending, `which_BK` their places in q, o, dq, do. Without
-corrections, a and b are empty. If b alone is empty, it is -k, and a step writes k (v - u)^T, which is cheaper. Every
-inner loop runs over values, which are contiguous in S, v, o and u.
+Every inner loop runs over values, which are contiguous in S, v, o and u. No step calls another, nor allocates: handing
+arrays on takes as long as a row. Without decay, w is empty.
 
-Legend: B batch, L length, H heads, D = Dk key size, V = Dv value size, K queries, G segments, T steps of a segment.
+Legend: D = Dk key size, V = Dv value size, I one number.
 """
 
 from __future__ import annotations
@@ -14,26 +16,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.kernels import copy_table, fast_kernel
+from mecheval.kernels import fast_kernel
 
 Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
-
-SEGMENT = 16
-"""Steps between saved memories: saved ones take a sixteenth of all, and the recomputed ones fit the second cache."""
 
 _NEGLIGIBLE = np.float32(1e-30)
-# Cotangents below it become zero: they decay like the memory, and subnormal numbers are slow.
 _ZERO = np.float32(0.0)
 
 
-def segments(length: int) -> int:
-    """How many memories the forward saves."""
-    return -(-length // SEGMENT)
-
-
 @fast_kernel
-def _read(q_D: Floats, S_DV: Floats, o_V: Floats) -> None:
+def read(q_D: Floats, S_DV: Floats, o_V: Floats) -> None:
     """Write S^T q to o."""
     o_V[:] = 0
     whole = len(q_D) // 4 * 4
@@ -49,82 +41,58 @@ def _read(q_D: Floats, S_DV: Floats, o_V: Floats) -> None:
 
 
 @fast_kernel
-def _step(S_DV: Floats, w_D: Floats, k_D: Floats, v_V: Floats, next_DV: Floats) -> None:
-    """Write the memory after a step without a correction to `next`.
+def multiply(x_D: Floats, y_D: Floats, xy_D: Floats) -> None:
+    """Fill the product of each two numbers."""
+    for d in range(len(xy_D)):
+        xy_D[d] = x_D[d] * y_D[d]
+
+
+@fast_kernel
+def replace(v_V: Floats, beta_I: Floats, m_V: Floats, e_V: Floats) -> None:
+    """Turn what is found in place of a value into what is missing, m, and fill what is written, e."""
+    for j in range(len(v_V)):
+        m_V[j] = v_V[j] - m_V[j]
+        e_V[j] = beta_I[0] * m_V[j]
+
+
+@fast_kernel
+def scale(x_V: Floats, by_I: Floats, y_V: Floats) -> None:
+    """Fill x times a number."""
+    for j in range(len(x_V)):
+        y_V[j] = by_I[0] * x_V[j]
+
+
+@fast_kernel
+def step(S_DV: Floats, w_D: Floats, k_D: Floats, e_V: Floats, next_DV: Floats) -> None:
+    """Write the memory after a step that writes k e^T to `next`.
 
     Not to S itself, here and below: where arrays overlap, the loop is not vectorised, and three to five times slower.
     """
-    for d in range(len(w_D)):
-        w, k, S_V, next_V = w_D[d], k_D[d], S_DV[d], next_DV[d]
-        for j in range(len(v_V)):
-            next_V[j] = w * S_V[j] + k * v_V[j]
+    for d in range(len(k_D)):
+        k, S_V, next_V = k_D[d], S_DV[d], next_DV[d]
+        if len(w_D) > 0:
+            w = w_D[d]
+            for j in range(len(e_V)):
+                next_V[j] = w * S_V[j] + k * e_V[j]
+        else:
+            for j in range(len(e_V)):
+                next_V[j] = S_V[j] + k * e_V[j]
 
 
 @fast_kernel
-def _replaced(S_DV: Floats, w_D: Floats, k_D: Floats, v_V: Floats, a_D: Floats, e_V: Floats, next_DV: Floats) -> None:
-    """Write e = v - u, and the memory after a step that writes k e^T to `next`."""
-    _read(a_D, S_DV, e_V)
-    for j in range(len(v_V)):
-        e_V[j] = v_V[j] - e_V[j]
-    _step(S_DV, w_D, k_D, e_V, next_DV)
-
-
-@fast_kernel
-def _corrected(
-    S_DV: Floats, w_D: Floats, k_D: Floats, v_V: Floats, a_D: Floats, b_D: Floats, u_V: Floats, next_DV: Floats
+def corrected_step(
+    S_DV: Floats, w_D: Floats, k_D: Floats, v_V: Floats, b_D: Floats, u_V: Floats, next_DV: Floats
 ) -> None:
-    """Write u, and the memory after a step with a correction to `next`."""
-    _read(a_D, S_DV, u_V)
-    for d in range(len(w_D)):
+    """Write the memory after a step with a correction to `next`."""
+    for d in range(len(k_D)):
         w, k, b, S_V, next_V = w_D[d], k_D[d], b_D[d], S_DV[d], next_DV[d]
         for j in range(len(v_V)):
             next_V[j] = w * S_V[j] + k * v_V[j] + b * u_V[j]
 
 
 @fast_kernel
-def loop_forward(
-    q_BKHD: Floats,
-    k_BLHD: Floats,
-    v_BLHV: Floats,
-    w_BLHD: Floats,
-    a_BLHD: Floats,
-    b_BLHD: Floats,
-    start_BHDV: Floats,
-    at_BK: Ints,
-    which_BK: Ints,
-    o_BKHV: Floats,
-    S_BHDV: Floats,
-    saved_BGHDV: Floats,
-) -> None:
-    """Fill o, the memory after the last position, and, unless it has no room (G = 0), that before each segment."""
-    batch, length, heads, _ = k_BLHD.shape
-    queries, corrects, replaces = at_BK.shape[1], len(b_BLHD) > 0, len(a_BLHD) > 0
-    u_V, two = np.empty(v_BLHV.shape[3], np.float32), np.empty((2, *start_BHDV.shape[2:]), np.float32)
-    for b in range(batch):
-        for h in range(heads):
-            S, after = two[0], two[1]
-            copy_table(start_BHDV[b, h], S)
-            asked = 0
-            for t in range(length):
-                if t % SEGMENT == 0 and saved_BGHDV.shape[1] > 0:
-                    copy_table(S, saved_BGHDV[b, t // SEGMENT, h])
-                w, k, v = w_BLHD[b, t, h], k_BLHD[b, t, h], v_BLHV[b, t, h]
-                if corrects:
-                    _corrected(S, w, k, v, a_BLHD[b, t, h], b_BLHD[b, t, h], u_V, after)
-                elif replaces:
-                    _replaced(S, w, k, v, a_BLHD[b, t, h], u_V, after)
-                else:
-                    _step(S, w, k, v, after)
-                S, after = after, S
-                while asked < queries and at_BK[b, asked] == t:
-                    which = which_BK[b, asked]
-                    _read(q_BKHD[b, which, h], S, o_BKHV[b, which, h])
-                    asked += 1
-            copy_table(S, S_BHDV[b, h])
-
-
-@fast_kernel
-def _read_backward(S_DV: Floats, q_D: Floats, do_V: Floats, dS_DV: Floats, dq_D: Floats) -> None:
+def read_backward(S_DV: Floats, q_D: Floats, do_V: Floats, dS_DV: Floats, dq_D: Floats) -> None:
+    """Fill dq, and add what is read to the cotangent of the memory."""
     for d in range(len(q_D)):
         q, S_V, dS_V, dq = q_D[d], S_DV[d], dS_DV[d], _ZERO
         for j in range(len(do_V)):
@@ -134,123 +102,82 @@ def _read_backward(S_DV: Floats, q_D: Floats, do_V: Floats, dS_DV: Floats, dq_D:
 
 
 @fast_kernel
-def _step_backward(
-    S_DV: Floats, w_D: Floats, k_D: Floats, v_V: Floats, dS_DV: Floats, dw_D: Floats, dk_D: Floats, dv_V: Floats
-) -> None:
-    """From the cotangent dS of the memory after a step to that of the memory S before it, in place."""
-    _read(k_D, dS_DV, dv_V)
-    for d in range(len(w_D)):
-        w, S_V, dS_V, dw, dk = w_D[d], S_DV[d], dS_DV[d], _ZERO, _ZERO
-        for j in range(len(v_V)):
-            dS = dS_V[j]
-            dw += dS * S_V[j]
-            dk += dS * v_V[j]
-            dS = dS * w
-            dS_V[j] = _ZERO if abs(dS) < _NEGLIGIBLE else dS
-        dw_D[d], dk_D[d] = dw, dk
+def step_backward(S_DV: Floats, w_D: Floats, v_V: Floats, dS_DV: Floats, dw_D: Floats, dk_D: Floats) -> None:
+    """From the cotangent dS of the memory after a step to that of the memory S before it, in place; e is v.
+
+    What is read from dS, the cotangent of e, is the caller's to find before.
+    """
+    for d in range(len(dk_D)):
+        S_V, dS_V, dw, dk = S_DV[d], dS_DV[d], _ZERO, _ZERO
+        if len(w_D) > 0:
+            w = w_D[d]
+            for j in range(len(v_V)):
+                dw += dS_V[j] * S_V[j]
+                dk += dS_V[j] * v_V[j]
+                dS_V[j] *= w
+            dw_D[d] = dw
+        else:
+            for j in range(len(v_V)):
+                dk += dS_V[j] * v_V[j]
+        dk_D[d] = dk
 
 
 @fast_kernel
-def _corrected_backward(
-    S_DV: Floats, w_D: Floats, k_D: Floats, v_V: Floats, a_D: Floats, b_D: Floats, u_V: Floats, du_V: Floats,
-    dS_DV: Floats, dw_D: Floats, dk_D: Floats, dv_V: Floats, da_D: Floats, db_D: Floats,
+def replace_backward(m_V: Floats, beta_I: Floats, e_V: Floats, dv_V: Floats, dbeta_I: Floats) -> None:
+    """Turn the cotangent of e into that of m, which is that of v, too; and fill e again."""
+    dbeta = _ZERO
+    for j in range(len(m_V)):
+        e_V[j] = beta_I[0] * m_V[j]
+        dbeta += dv_V[j] * m_V[j]
+        dv_V[j] *= beta_I[0]
+    dbeta_I[0] = dbeta
+
+
+@fast_kernel
+def replaced_backward(
+    S_DV: Floats, w_D: Floats, k_D: Floats, e_V: Floats, dv_V: Floats, dS_DV: Floats, dw_D: Floats, dk_D: Floats
+) -> None:
+    """The same of a step that writes k e^T."""
+    for d in range(len(k_D)):
+        k, S_V, dS_V, dw, dk, da = k_D[d], S_DV[d], dS_DV[d], _ZERO, _ZERO, _ZERO
+        if len(w_D) > 0:
+            w = w_D[d]
+            for j in range(len(e_V)):
+                dk += dS_V[j] * e_V[j]
+                da += S_V[j] * dv_V[j]
+                dS = dS_V[j] - k * dv_V[j]
+                dw += S_V[j] * dS
+                dS_V[j] = w * dS
+            dw_D[d], dk_D[d] = dw, dk - w * da
+        else:
+            for j in range(len(e_V)):
+                dk += dS_V[j] * e_V[j] - S_V[j] * dv_V[j]
+                dS_V[j] -= k * dv_V[j]
+            dk_D[d] = dk
+
+
+@fast_kernel
+def corrected_backward(
+    S_DV: Floats, w_D: Floats, v_V: Floats, a_D: Floats, u_V: Floats, du_V: Floats, dS_DV: Floats,
+    dw_D: Floats, dk_D: Floats, da_D: Floats, db_D: Floats,
 ) -> None:  # fmt: skip
-    """The same of a step with a correction; du is room for the cotangent of u."""
-    _read(k_D, dS_DV, dv_V)
-    _read(b_D, dS_DV, du_V)
+    """The same of a step with a correction."""
     for d in range(len(w_D)):
         w, a, S_V, dS_V = w_D[d], a_D[d], S_DV[d], dS_DV[d]
         dw, dk, da, db = _ZERO, _ZERO, _ZERO, _ZERO
         for j in range(len(v_V)):
-            dS = dS_V[j]
-            dw += dS * S_V[j]
-            dk += dS * v_V[j]
+            dw += dS_V[j] * S_V[j]
+            dk += dS_V[j] * v_V[j]
             da += S_V[j] * du_V[j]
-            db += dS * u_V[j]
-            dS = w * dS + a * du_V[j]
-            dS_V[j] = _ZERO if abs(dS) < _NEGLIGIBLE else dS
+            db += dS_V[j] * u_V[j]
+            dS_V[j] = w * dS_V[j] + a * du_V[j]
         dw_D[d], dk_D[d], da_D[d], db_D[d] = dw, dk, da, db
 
 
 @fast_kernel
-def _replaced_backward(
-    S_DV: Floats, w_D: Floats, k_D: Floats, a_D: Floats, e_V: Floats, dS_DV: Floats, dw_D: Floats, dk_D: Floats,
-    dv_V: Floats, da_D: Floats,
-) -> None:  # fmt: skip
-    """The same of a step that writes k e^T; dv is the cotangent of e, too, and minus that of u."""
-    _read(k_D, dS_DV, dv_V)
-    for d in range(len(w_D)):
-        w, a, S_V, dS_V = w_D[d], a_D[d], S_DV[d], dS_DV[d]
-        dw, dk, da = _ZERO, _ZERO, _ZERO
-        for j in range(len(e_V)):
-            dS = dS_V[j]
-            dw += dS * S_V[j]
-            dk += dS * e_V[j]
-            da -= S_V[j] * dv_V[j]
-            dS = w * dS - a * dv_V[j]
-            dS_V[j] = _ZERO if abs(dS) < _NEGLIGIBLE else dS
-        dw_D[d], dk_D[d], da_D[d] = dw, dk, da
-
-
-@fast_kernel
-def loop_backward(
-    q_BKHD: Floats,
-    k_BLHD: Floats,
-    v_BLHV: Floats,
-    w_BLHD: Floats,
-    a_BLHD: Floats,
-    b_BLHD: Floats,
-    at_BK: Ints,
-    which_BK: Ints,
-    saved_BGHDV: Floats,
-    do_BKHV: Floats,
-    dq_BKHD: Floats,
-    dk_BLHD: Floats,
-    dv_BLHV: Floats,
-    dw_BLHD: Floats,
-    da_BLHD: Floats,
-    db_BLHD: Floats,
-    dS_BHDV: Floats,
-) -> None:
-    """Fill the gradients, and turn the cotangent of the last memory, dS, into that of the first.
-
-    From the last segment to the first: recompute its memories, then walk it back.
-    """
-    batch, length, heads, key_size = k_BLHD.shape
-    queries, corrects, replaces, value_size = at_BK.shape[1], len(b_BLHD) > 0, len(a_BLHD) > 0, v_BLHV.shape[3]
-    S_TDV = np.empty((SEGMENT + 1, key_size, value_size), np.float32)  # S_TDV[i]: the memory before step i
-    u_TV = np.empty((SEGMENT, value_size), np.float32)
-    du_V = np.empty(value_size, np.float32)
-    for b in range(batch):
-        for h in range(heads):
-            dS = dS_BHDV[b, h]
-            asked = queries
-            for segment in range((length - 1) // SEGMENT, -1, -1):
-                start, stop = segment * SEGMENT, min((segment + 1) * SEGMENT, length)
-                copy_table(saved_BGHDV[b, segment, h], S_TDV[0])
-                for t in range(start, stop):
-                    i, w, k, v = t - start, w_BLHD[b, t, h], k_BLHD[b, t, h], v_BLHV[b, t, h]
-                    if corrects:
-                        _corrected(S_TDV[i], w, k, v, a_BLHD[b, t, h], b_BLHD[b, t, h], u_TV[i], S_TDV[i + 1])
-                    elif replaces:
-                        _replaced(S_TDV[i], w, k, v, a_BLHD[b, t, h], u_TV[i], S_TDV[i + 1])
-                    else:
-                        _step(S_TDV[i], w, k, v, S_TDV[i + 1])
-                for t in range(stop - 1, start - 1, -1):
-                    i, w, k, v = t - start, w_BLHD[b, t, h], k_BLHD[b, t, h], v_BLHV[b, t, h]
-                    while asked > 0 and at_BK[b, asked - 1] == t:
-                        asked -= 1
-                        which = which_BK[b, asked]
-                        _read_backward(
-                            S_TDV[i + 1], q_BKHD[b, which, h], do_BKHV[b, which, h], dS, dq_BKHD[b, which, h]
-                        )
-                    dw, dk, dv = dw_BLHD[b, t, h], dk_BLHD[b, t, h], dv_BLHV[b, t, h]
-                    if corrects:
-                        _corrected_backward(
-                            S_TDV[i], w, k, v, a_BLHD[b, t, h], b_BLHD[b, t, h], u_TV[i], du_V, dS, dw, dk, dv,
-                            da_BLHD[b, t, h], db_BLHD[b, t, h],
-                        )  # fmt: skip
-                    elif replaces:
-                        _replaced_backward(S_TDV[i], w, k, a_BLHD[b, t, h], u_TV[i], dS, dw, dk, dv, da_BLHD[b, t, h])
-                    else:
-                        _step_backward(S_TDV[i], w, k, v, dS, dw, dk, dv)
+def forget_negligible(dS_DV: Floats) -> None:
+    """Turn the smallest cotangents to zero: they decay like the memory, and subnormal numbers are slow."""
+    for d in range(len(dS_DV)):
+        dS_V = dS_DV[d]
+        for j in range(len(dS_V)):
+            dS_V[j] = _ZERO if abs(dS_V[j]) < _NEGLIGIBLE else dS_V[j]
