@@ -18,6 +18,7 @@ from mecheval.mixers.options import GLAOptions, RetNetOptions
 from mecheval.mixers.parts import RMSNorm, ShortConv, projected_conv_at
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.queries import take
+from mecheval.ops.unit_silu import unit_silu
 from mecheval.ops.weights import of_result, one_value_each
 from mecheval.sites import Tap
 
@@ -96,8 +97,8 @@ class MemoryMixer(Mixer):
 
     def unit_parts(self, x: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v = silu(conv(W x)), q and k of unit length, q scaled by 1/√E; (B, L or K, H, E), (B, L, H, E or V)."""
-        q = self.q(unit(self.split(F.silu(self.project("q", x, at)))) * self.key_size**-0.5)
-        k = self.k(unit(self.split(F.silu(self.project("k", x)))))
+        q = self.q(unit_silu(self.split(self.project("q", x, at)), self.key_size**-0.5))
+        k = self.k(unit_silu(self.split(self.project("k", x))))
         return q, k, self.v(self.split(F.silu(self.project("v", x))))
 
     def opened(self, x: Tensor, at: Tensor | None, how: Callable[[Tensor], Tensor] = F.silu) -> Tensor | None:
@@ -167,8 +168,3 @@ def decay_parameters(heads: int, steps: int, least: float) -> tuple[nn.Parameter
     A_H = torch.empty(heads).uniform_(least, 16)
     dt = torch.empty(steps).uniform_(math.log(0.001), math.log(0.1)).exp().clamp(min=1e-4)
     return nn.Parameter(A_H.log()), nn.Parameter(dt + torch.log(-torch.expm1(-dt)))
-
-
-def unit(x: Tensor) -> Tensor:
-    """x scaled to unit length over the last axis."""
-    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)

@@ -21,11 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mecheval.mixers.memory import MemoryMixer, size_of_head, unit
+from mecheval.mixers.memory import MemoryMixer, size_of_head
 from mecheval.mixers.options import MesaNetOptions
 from mecheval.mixers.parts import RMSNorm
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.ridge import ridge
+from mecheval.ops.unit_silu import unit_silu
 from mecheval.ops.weights import of_result, one_value_each
 from mecheval.sites import Tap
 
@@ -58,8 +59,8 @@ class MesaNet(MemoryMixer):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """q, k = silu(conv(W x)) of unit length, v = W x; then the regression."""
-        q = self.q(unit(self.split(F.silu(self.project("q", x, at)))))  # (B, L or K, H, E)
-        k = self.k(unit(self.split(F.silu(self.project("k", x)))))  # (B, L, H, E)
+        q = self.q(unit_silu(self.split(self.project("q", x, at))))  # (B, L or K, H, E)
+        k = self.k(unit_silu(self.split(self.project("k", x))))  # (B, L, H, E)
         v = self.v(self.split(self.project("v", x)))
         beta, g = self.beta(torch.sigmoid(self.b_proj(x))), self.g(F.logsigmoid(self.a_proj(x)))  # (B, L, H)
         written = beta.unsqueeze(3) * k

@@ -21,15 +21,17 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.mixers.base import divides
 from mecheval.mixers.memory import MemoryMixer
 from mecheval.mixers.options import RWKV7Options
 from mecheval.mixers.parts import OwnLinear
+from mecheval.ops.norm_and_bonus import norm_and_bonus
 from mecheval.ops.pieces import shifted
 from mecheval.ops.queries import take
+from mecheval.ops.removal_keys import removal_keys
+from mecheval.ops.token_shift import token_shift
 from mecheval.sites import Tap
 
 MIXED = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}
@@ -73,11 +75,11 @@ class RWKV7(MemoryMixer):
         size = divides(heads, d_model, "rwkv7")
         super().__init__(d_model, heads, size, size)
         self.token_shift, self.use_gate = options.token_shift, options.use_gate
-        names = [name for name in MIXED if options.use_gate or name != "g"]
+        self.mixed = [name for name in MIXED if options.use_gate or name != "g"]
         if options.token_shift:
             self.shift = Tap("shift")
             share = torch.arange(d_model) / d_model
-            for name in names:
+            for name in self.mixed:
                 setattr(self, f"x_{name}", nn.Parameter((1 - share ** MIXED[name]).view(1, 1, -1)))
         line = torch.linspace(-0.5, 0.5, d_model)
         wave = torch.linspace(-1, 1, size).repeat(heads)
@@ -97,26 +99,32 @@ class RWKV7(MemoryMixer):
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """Six mixtures of a token with the previous one give r, w, k, v, a and g; see the module."""
-        before = self.shift(shifted(x)) if self.token_shift else x
-
-        def mixed(name: str) -> Tensor:
-            return torch.lerp(x, before, getattr(self, f"x_{name}")) if self.token_shift else x
-
-        r = self.r(self.split(self.project("r", mixed("r"), at)))
-        plain, v = self.project("k", mixed("k")), self.v(self.split(self.project("v", mixed("v"))))
-        g = self.g(self.split(-math.exp(-0.5) * torch.sigmoid(self.w_lora(mixed("w")))))
-        rate = self.rate(self.split(torch.sigmoid(self.a_lora(mixed("a")))))
-        removal = F.normalize(self.split(plain * self.k_k), dim=-1)
-        k = self.k(self.split(plain) * (1 + (rate - 1) * self.k_a.view(self.num_heads, -1)))
-        o = self.read(r, k, v, at, g=g, a=-removal, b=removal * rate)
+        mixed = self.mixtures(x)
+        r = self.r(self.split(self.project("r", mixed["r"], at)))
+        plain, v = self.split(self.project("k", mixed["k"])), self.v(self.split(self.project("v", mixed["v"])))
+        g = self.g(self.split(-math.exp(-0.5) * torch.sigmoid(self.w_lora(mixed["w"]))))
+        rate = self.rate(self.split(torch.sigmoid(self.a_lora(mixed["a"]))))
+        k, a, b = removal_keys(plain, rate, self.by_head(self.k_k), self.by_head(self.k_a))
+        k = self.k(k)
+        o = self.read(r, k, v, at, g=g, a=a, b=b)
         k, v = (k, v) if at is None else (take(k, at), take(v, at))
-        o = self.g_norm(o.flatten(0, 1).flatten(1)).view(*o.shape[:2], self.d_model)
-        o = o + ((r * k * self.r_k).sum(-1, keepdim=True) * v).flatten(2)
+        scale, offset = self.by_head(self.g_norm.weight), self.by_head(self.g_norm.bias)
+        o = norm_and_bonus(o, r, k, v, self.r_k, scale, offset, self.g_norm.eps).flatten(2)
         if self.use_gate:
-            seen = mixed("g")
-            o = o * self.gate(self.g_lora(seen if at is None else take(seen, at)))
+            o = o * self.gate(self.g_lora(mixed["g"] if at is None else take(mixed["g"], at)))
         y: Tensor = self.o_proj(o)
         return y
+
+    def mixtures(self, x: Tensor) -> dict[str, Tensor]:
+        """What each map sees: a mixture of each token with the one before it, or the token itself."""
+        if not self.token_shift:
+            return dict.fromkeys(self.mixed, x)
+        shares = [getattr(self, f"x_{name}") for name in self.mixed]
+        return dict(zip(self.mixed, token_shift(x, self.shift(shifted(x)), shares), strict=True))
+
+    def by_head(self, x: Tensor) -> Tensor:
+        """(D,) -> (H, E)."""
+        return x.view(self.num_heads, -1)
 
     def state_size(self, length: int) -> int:
         """The memory, the token before, and the tokens that the convolutions still reach."""

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
 from mecheval.ops.dispatch import use_fast
 from mecheval.ops.fastmath import sigmoid
+from mecheval.ops.rows import Floats, as_rows
 
 EPSILON = 1e-5
-Floats = NDArray[np.float32]
 _ZERO, _ONE, _EPSILON = np.float32(0), np.float32(1), np.float32(EPSILON)
 
 
@@ -101,7 +100,7 @@ class _GatedNorm(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, g: Tensor, w: Tensor) -> Tensor:
         y, g, w = (x.detach().contiguous() for x in (y, g, w))
         out, scale_N = torch.empty_like(y), y.new_empty(y.shape[:-1].numel())
-        y_NC, g_NC, out_NC = _rows(y, g, out)
+        y_NC, g_NC, out_NC = as_rows(y, g, out)
         _forward(y_NC, g_NC, w.numpy(), out_NC, scale_N.numpy())
         ctx.save_for_backward(y, g, w, scale_N)
         return out
@@ -111,10 +110,6 @@ class _GatedNorm(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y, g, w, scale_N = ctx.saved_tensors
         dy, dg, dw = (torch.empty_like(x) for x in (y, g, w))
-        y_NC, g_NC, dout_NC, dy_NC, dg_NC = _rows(y, g, dout.contiguous(), dy, dg)
+        y_NC, g_NC, dout_NC, dy_NC, dg_NC = as_rows(y, g, dout.contiguous(), dy, dg)
         _backward(y_NC, g_NC, w.numpy(), scale_N.numpy(), dout_NC, dy_NC, dg_NC, dw.numpy())
         return dy, dg, dw
-
-
-def _rows(*tensors: Tensor) -> list[Floats]:
-    return [tensor.view(-1, tensor.shape[-1]).numpy() for tensor in tensors]

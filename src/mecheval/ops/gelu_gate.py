@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
 from mecheval.ops.dispatch import use_fast
 from mecheval.ops.fastmath import sigmoid
+from mecheval.ops.rows import Floats, as_rows
 
 CUBIC = 0.044715
-Floats = NDArray[np.float32]
 _ONE, _CUBIC, _THRICE = np.float32(1), np.float32(CUBIC), np.float32(3 * CUBIC)
 _RATE = np.float32(2 * math.sqrt(2 / math.pi))
 
@@ -81,7 +80,7 @@ class _GeluGate(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, g: Tensor) -> Tensor:
         h, g = h.detach().contiguous(), g.detach().contiguous()
         y = torch.empty_like(h)
-        _forward(*_rows(h, g, y))
+        _forward(*as_rows(h, g, y))
         ctx.save_for_backward(h, g)
         return y
 
@@ -90,9 +89,5 @@ class _GeluGate(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
         h, g = ctx.saved_tensors
         dh, dg = torch.empty_like(h), torch.empty_like(g)
-        _backward(*_rows(h, g, dy.contiguous(), dh, dg))
+        _backward(*as_rows(h, g, dy.contiguous(), dh, dg))
         return dh, dg
-
-
-def _rows(*tensors: Tensor) -> list[Floats]:
-    return [tensor.view(-1, tensor.shape[-1]).numpy() for tensor in tensors]

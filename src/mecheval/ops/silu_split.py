@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
 from mecheval.ops.dispatch import use_fast
 from mecheval.ops.fastmath import sigmoid
+from mecheval.ops.rows import Floats, as_rows
 
-Floats = NDArray[np.float32]
 _ONE = np.float32(1)
 
 
@@ -68,7 +67,8 @@ class _SiluSplit(torch.autograd.Function):
         x = x.detach().contiguous()
         parts = tuple(x.new_empty(*x.shape[:-1], size) for size in sizes)
         for part, first in zip(parts, accumulate(sizes, initial=0), strict=False):
-            _forward(_rows(x), first, _rows(part))
+            x_NC, part_NP = as_rows(x, part)
+            _forward(x_NC, first, part_NP)
         ctx.save_for_backward(x)
         ctx.sizes = sizes
         return parts
@@ -79,9 +79,6 @@ class _SiluSplit(torch.autograd.Function):
         [x] = ctx.saved_tensors
         dx = torch.empty_like(x)
         for dpart, first in zip(dparts, accumulate(ctx.sizes, initial=0), strict=False):
-            _backward(_rows(x), first, _rows(dpart.contiguous()), _rows(dx))
+            x_NC, dpart_NP, dx_NC = as_rows(x, dpart.contiguous(), dx)
+            _backward(x_NC, first, dpart_NP, dx_NC)
         return dx, None
-
-
-def _rows(x: Tensor) -> Floats:
-    return x.view(-1, x.shape[-1]).numpy()
