@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mecheval.ops import ridge as ops
 from mecheval.ops.queries import take
 from mecheval.ops.ridge import ridge, ridge_reference
 from ops.agreement import LENGTHS, Op, assert_agree, assert_same_alone, positions, random
@@ -42,9 +43,16 @@ def test_both_matrices_are_the_reference(short: float, monkeypatch: pytest.Monke
         assert_agree(partial(ridge, at=at), partial(ridge_reference, at=at), [take(q, at), k, g, beta, lamb])
 
 
-def test_factors_that_do_not_fit_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mecheval.ops.ridge.MOST_KEPT", 100)
-    assert_agree(ridge, ridge_reference, inputs(3, 37))
+@pytest.mark.parametrize("short", [0.0, 1000.0], ids=["whole matrices", "smaller matrices"])
+@pytest.mark.parametrize("batch", [1, 3, 9, 40])
+def test_few_and_many_documents(short: float, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few documents each has several lanes, and many do not all have one at once; with one query or with several."""
+    monkeypatch.setattr("mecheval.ops.ridge.SHORT", short)
+    q, *rest = inputs(batch, 11, 3, 5)
+    assert_agree(ridge, ridge_reference, [q, *rest])
+    for count in (1, 6):
+        at = positions(batch, count, 11)
+        assert_agree(partial(ridge, at=at), partial(ridge_reference, at=at), [take(q, at), *rest])
 
 
 def test_worked_by_hand() -> None:

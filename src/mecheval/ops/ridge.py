@@ -3,52 +3,65 @@
     G <- exp(g_t) G + beta_t k_t k_t^T        the second moment G (D, D) of a head's keys starts at zero
     x_t = (G + diag(lamb))^-1 q_t             after the update
 
-The fast path factorises G by Cholesky in double precision, because G is nearly singular next to its largest part. In
-a document that is short beside the keys, G is A^T A with few rows, the keys times the roots of their weights, and the
-matrix to factorise is the smaller one of
+The fast path factorises by Cholesky in double precision, because G is nearly singular next to its largest part. In a
+document that is short beside the keys, G = k^T diag(weight) k has few terms, and the smaller matrix is factorised: with
+keys and q divided by the roots of lamb, and W = diag(1 / weight),
 
-    (A^T A + diag(lamb))^-1 = R - R A^T (1 + A R A^T)^-1 A R,    R = diag(1 / lamb)
+    (k^T W^-1 k + 1)^-1 q = q - k^T (W + k k^T)^-1 k q
 
 As for the gradient: with x held fixed, the residual r = q - G x - lamb x is a linear recurrence, and the
 cotangent of r is that of x, solved by the same matrices.
 
-Legend: B batch, L length, H heads, D key size, K queries of a document, N queries side by side, in C chunks.
+Legend: B batch, L length, H heads, D key size, K queries of a document, N lanes; I four queries. Flat, in all lanes:
+R a quad, V a vector, as quads, E a tile, T tiles, all of them as in `ridge_kernel.py`.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mecheval.kernels import copy_row, copy_table, fast_kernel
+from mecheval.kernels import fast_kernel
 from mecheval.ops.dispatch import use_fast
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import check_at, in_time_order, take
+from mecheval.ops.ridge_kernel import (
+    FORGOTTEN,
+    LANES,
+    QUAD,
+    TILE,
+    Doubles,
+    Floats,
+    Ints,
+    Seats,
+    ask,
+    empty_seats,
+    fade,
+    fill,
+    gather,
+    gather_by_head,
+    lanes_sharing,
+    lay,
+    multiply,
+    read_on,
+    row,
+    scatter,
+    sit,
+    solve,
+    subtract,
+    subtract_transposed,
+    tiles,
+    unread,
+    write,
+)
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-MOST_KEPT = 3 << 20
-"""Most numbers in factors that are kept from the forward to the backward pass (24 MB); else it repeats them.
-
-Allocations above 32 MB get fresh pages from the system each time, which takes longer than factorising again.
-"""
-SHORT = 1.0
+SHORT = 1.4
 """Largest length, as a multiple of the key size, at which the smaller matrices are factorised."""
-LANES = 32
-"""Most queries that are solved side by side, so that every inner loop is a few vectors long, whatever the width, even
-for one document. A kernel learns how many there are only when it runs: loops of a fixed length are unrolled, and then
-not vectorised."""
-LAID = 8
-"""Number of matrices that are laid side by side at once: a cache line of doubles."""
 
 
 def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tensor | None = None) -> Tensor:
@@ -67,16 +80,12 @@ def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tenso
         check_at(at, batch, length)
     if not use_fast(q, k, g, beta, lamb):
         return ridge_reference(q, k, g, beta, lamb, at)
-    at_BK, which_BK = in_time_order(at, batch, length)
-    matrices = [x.detach().contiguous() for x in (k, g.exp(), beta, lamb, at_BK, which_BK)]
-    shape = (k.shape[2], -(-at_BK.numel() // LANES), k.shape[3], k.shape[3], LANES)
-    keep = torch.is_grad_enabled() and not _is_short(k, beta) and math.prod(shape) <= MOST_KEPT
-    factors = torch.empty(shape if keep else (0,) * 5, dtype=torch.float64)
-    x = _solve(q.detach(), *matrices, factors, False)
+    matrices = [x.detach().contiguous() for x in (k, g.exp(), beta, lamb, *in_time_order(at, batch, length))]
+    x = _solve(q.detach(), *matrices)
     if not torch.is_grad_enabled():
         return x
     seen = linear_recurrence(x, beta.unsqueeze(3) * k, k, g=g, at=at)
-    return _Implicit.apply(q - seen - lamb * x, x, *matrices, factors)  # type: ignore[no-any-return, no-untyped-call]
+    return _Implicit.apply(q - seen - lamb * x, x, *matrices)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def ridge_reference(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tensor | None = None) -> Tensor:
@@ -98,27 +107,22 @@ class _Implicit(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dx: Tensor) -> tuple[Tensor | None, ...]:
-        return _solve(dx, *ctx.saved_tensors, True), *[None] * 8
+        return _solve(dx, *ctx.saved_tensors), *[None] * 7
 
 
-def _is_short(k: Tensor, beta: Tensor) -> bool:
-    """Whether the smaller matrices are factorised; only of strengths that are not negative are there roots."""
-    return k.shape[1] <= SHORT * k.shape[3] and bool((beta >= 0).all())
-
-
-def _solve(q: Tensor, *matrices: Any) -> Tensor:
-    *tensors, known = matrices
+def _solve(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, lamb: Tensor, at_BK: Tensor, which_BK: Tensor) -> Tensor:
+    """x by the smaller matrices, which must have weights that are not negative."""
     x_BKHD = torch.empty(q.shape)
-    arrays: list[Any] = [x.numpy() for x in (x_BKHD, q.contiguous(), *tensors)]
-    if _is_short(tensors[0], tensors[2]):
-        _solve_short(*arrays[:-1])
-    else:
-        _solve_all(known and tensors[-1].numel() > 0, *arrays)
+    if not x_BKHD.numel():
+        return x_BKHD
+    short = int(at_BK[:, -1].max()) < SHORT * k.shape[3] and bool((beta >= 0).all())
+    kernel = _solve_by_tokens if short else _solve_by_channels
+    kernel(*(x.numpy() for x in (x_BKHD, q.contiguous(), k, w, beta, lamb, at_BK, which_BK)))
     return x_BKHD
 
 
 @fast_kernel
-def _solve_short(
+def _solve_by_channels(
     x_BKHD: Floats,
     q_BKHD: Floats,
     k_BLHD: Floats,
@@ -128,164 +132,186 @@ def _solve_short(
     at_BK: Ints,
     which_BK: Ints,
 ) -> None:
-    """Fill x by the smaller matrices: for a query after n tokens, one of n rows."""
-    batch, length, heads, size = k_BLHD.shape
-    scaled_LD, P_LL, M_LL = np.empty((length, size)), np.empty((length, length)), np.empty((length, length))
-    weight_L, root_L, y_L, x_D = np.empty(length), np.empty(length), np.empty(length), np.empty(size)
-    for b in range(batch):
-        for h in range(heads):
-            for s in range(length):  # R k, and k R k of all pairs of keys
-                for d in range(size):
-                    scaled_LD[s, d] = k_BLHD[b, s, h, d] / lamb_HD[h, d]
-                for r in range(s + 1):
-                    P_LL[s, r] = _dot(scaled_LD[s], k_BLHD[b, r, h])
-            start = 0
-            for i in range(at_BK.shape[1]):
-                n, which = at_BK[b, i] + 1, which_BK[b, i]
-                for s in range(start, n):  # a key fades with every later token
-                    for r in range(s):
-                        weight_L[r] *= w_BLH[b, s, h]
-                    weight_L[s] = beta_BLH[b, s, h]
-                start = n
-                for s in range(n):
-                    root_L[s] = np.sqrt(weight_L[s])
-                    y_L[s] = root_L[s] * _dot(scaled_LD[s], q_BKHD[b, which, h])
-                    for r in range(s + 1):
-                        M_LL[s, r] = root_L[s] * root_L[r] * P_LL[s, r]
-                    M_LL[s, s] += 1
-                _solve_rows(M_LL, y_L, n)
-                for d in range(size):
-                    x_D[d] = q_BKHD[b, which, h, d] / lamb_HD[h, d]
-                for s in range(n):
-                    for d in range(size):
-                        x_D[d] -= root_L[s] * y_L[s] * scaled_LD[s, d]
-                copy_row(x_D, x_BKHD[b, which, h])
+    """Fill x by the matrices G + diag(lamb), with a row for each channel.
 
-
-@fast_kernel
-def _dot(a_D: Doubles, b_D: Floats) -> float:
-    total = 0.0
-    for d in range(len(a_D)):
-        total += a_D[d] * b_D[d]
-    return total
-
-
-@fast_kernel
-def _solve_rows(M_LL: Doubles, y_L: Doubles, n: int) -> None:
-    """Solve M x = y in place by the first n rows and columns; M, whose lower triangle is given, becomes its factor."""
-    for s in range(n):
-        for r in range(s):
-            total = M_LL[s, r]
-            for j in range(r):
-                total -= M_LL[s, j] * M_LL[r, j]
-            M_LL[s, r] = total * M_LL[r, r]
-        total, y = M_LL[s, s], y_L[s]
-        for j in range(s):
-            total -= M_LL[s, j] * M_LL[s, j]
-            y -= M_LL[s, j] * y_L[j]
-        M_LL[s, s] = 1 / np.sqrt(total)  # the reciprocal of the diagonal
-        y_L[s] = y * M_LL[s, s]
-    for s in range(n - 1, -1, -1):
-        y_L[s] *= M_LL[s, s]
-        for r in range(s):
-            y_L[r] -= M_LL[s, r] * y_L[s]
-
-
-@fast_kernel
-def _solve_all(
-    known: bool,
-    x_BKHD: Floats,
-    q_BKHD: Floats,
-    k_BLHD: Floats,
-    w_BLH: Floats,
-    beta_BLH: Floats,
-    lamb_HD: Floats,
-    at_BK: Ints,
-    which_BK: Ints,
-    factors: Doubles,
-) -> None:
-    """Fill x, and the factors of all queries (H, C, D, D, N) unless they have no room, or are known already.
-
-    Of symmetric matrices only the upper triangle is computed.
+    Where documents are few, several lanes share one, and each has queries that follow one another. These lanes read
+    their tokens twice: at first from an empty memory, for what that adds to the memory with which the next lane starts.
     """
-    batch, queries = at_BK.shape
     heads, size = lamb_HD.shape
-    G_EDD, U_DDN, y_DN = np.zeros((LAID, size, size)), np.zeros((size, size, LANES)), np.zeros((size, LANES))
-    for h in range(heads):
-        for first in range(0, batch * queries, LANES):
-            lanes = min(LANES, batch * queries - first)
-            if len(factors):
-                U_DDN = factors[h, first // LANES]
-            for n in range(lanes):
-                b, i = divmod(first + n, queries)
-                copy_row(q_BKHD[b, which_BK[b, i], h], y_DN[:, n])
-                if not known:
-                    G_DD, start = G_EDD[n % LAID], 0
-                    if i > 0:
-                        copy_table(G_EDD[(n - 1) % LAID], G_DD)
-                        start = at_BK[b, i - 1] + 1
-                    else:
-                        G_DD[:] = 0
-                    for t in range(start, at_BK[b, i] + 1):
-                        _write(G_DD, np.float64(w_BLH[b, t, h]), np.float64(beta_BLH[b, t, h]), k_BLHD[b, t, h])
-                    if n % LAID == LAID - 1 or n == lanes - 1:
-                        _lay(G_EDD, lamb_HD[h], U_DDN, n - n % LAID)
-            if not known:
-                _factorise(U_DDN, lanes)
-            _back_and_forth(U_DDN, y_DN, lanes)
-            for n in range(lanes):
-                b, i = divmod(first + n, queries)
-                copy_row(y_DN[:, n], x_BKHD[b, which_BK[b, i], h])
+    sequences, queries, quads = len(at_BK) * heads, at_BK.shape[1], -(-size // 4)
+    sharing = lanes_sharing(k_BLHD, at_BK)
+    share = -(-queries // sharing)
+    G_T, A_T, kept_N = np.zeros(tiles(quads) * TILE), np.zeros(tiles(quads) * TILE), np.ones(LANES)
+    lamb_V, k_V, y_V = np.ones(quads * QUAD), np.zeros(quads * QUAD), np.zeros(quads * QUAD)
+    seats = empty_seats(at_BK, which_BK)
+    for first in range(0, sequences, LANES // sharing):
+        lanes = sit(seats, heads, first, sharing, share)
+        gather_by_head(lamb_HD, seats, lamb_V, lanes)
+        fill(G_T, 0.0)
+        if sharing > 1:
+            fill(kept_N, 1.0)
+            read_on(seats, lanes)
+            ask(seats, share - 1, lanes)
+            _remember(G_T, kept_N, k_V, k_BLHD, w_BLH, beta_BLH, seats, lanes)
+            _hand_over(G_T, kept_N, seats, lanes)
+            read_on(seats, lanes)
+        for turn in range(share):
+            ask(seats, turn, lanes)
+            _remember(G_T, kept_N, k_V, k_BLHD, w_BLH, beta_BLH, seats, lanes)
+            lay(G_T, lamb_V, A_T, quads, lanes)
+            gather(q_BKHD, seats.query, seats, y_V, lanes)
+            solve(A_T, y_V, quads, lanes)
+            scatter(y_V, seats, x_BKHD, lanes)
 
 
 @fast_kernel
-def _write(G_DD: Doubles, w: float, beta: float, k_D: Floats) -> None:
-    """One step of G."""
-    for i in range(len(k_D)):
-        strength = beta * k_D[i]
-        for j in range(i, len(k_D)):
-            G_DD[i, j] = w * G_DD[i, j] + strength * k_D[j]
+def _remember(
+    G_T: Doubles,
+    kept_N: Doubles,
+    k_V: Doubles,
+    k_BLHD: Floats,
+    w_BLH: Floats,
+    beta_BLH: Floats,
+    seats: Seats,
+    lanes: int,
+) -> None:
+    """Read tokens up to the query of each lane: into G, and into `kept`, which is what remains of G as it was before.
 
-
-@fast_kernel
-def _lay(G_EDD: Doubles, lamb_D: Floats, U_DDN: Doubles, first: int) -> None:
-    """Copy G + diag(lamb) of a few queries to their lanes."""
-    for i in range(len(lamb_D)):
-        for j in range(i, len(lamb_D)):
-            ridge = lamb_D[i] if i == j else 0.0
-            for e in range(LAID):
-                U_DDN[i, j, first + e] = G_EDD[e, i, j] + ridge
-
-
-@fast_kernel
-def _factorise(U_DDN: Doubles, lanes: int) -> None:
-    """Replace each upper triangle of a matrix A by that with U^T U = A, and its diagonal by the reciprocals."""
-    size = len(U_DDN)
-    for i in range(size):
+    A lane that is there already reads its last token again, with no strength.
+    """
+    token_N, w_N, beta_N = np.zeros(LANES, np.int64), np.zeros(LANES), np.zeros(LANES)
+    for _ in range(unread(seats, lanes)):
         for n in range(lanes):
-            U_DDN[i, i, n] = 1 / np.sqrt(U_DDN[i, i, n])
-        for j in range(i + 1, size):
-            for n in range(lanes):
-                U_DDN[i, j, n] *= U_DDN[i, i, n]
-        for j in range(i + 1, size):
-            for m in range(j, size):
-                for n in range(lanes):
-                    U_DDN[j, m, n] -= U_DDN[i, j, n] * U_DDN[i, m, n]
+            b, t, h = seats.document[n], seats.next[n], seats.head[n]
+            token_N[n], w_N[n], beta_N[n] = seats.last[n], 1.0, 0.0
+            if t <= seats.last[n]:
+                token_N[n], w_N[n], beta_N[n] = t, w_BLH[b, t, h], beta_BLH[b, t, h]
+                seats.next[n] += 1
+            kept_N[n] *= w_N[n]
+        gather(k_BLHD, token_N, seats, k_V, lanes)
+        for p in range(len(k_V) // QUAD):
+            for q in range(p + 1):
+                write(row(G_T, p)[q * TILE :], w_N, beta_N, k_V[p * QUAD :], k_V[q * QUAD :], lanes)
 
 
 @fast_kernel
-def _back_and_forth(U_DDN: Doubles, y_DN: Doubles, lanes: int) -> None:
-    """Solve U^T U x = y in place."""
-    size = len(y_DN)
-    for i in range(size):
+def _hand_over(G_T: Doubles, kept_N: Doubles, seats: Seats, lanes: int) -> None:
+    """Turn what each lane adds into what it starts with, which the lanes before it on the same head have added."""
+    for first in range(0, len(G_T), LANES):
+        before = 0.0
         for n in range(lanes):
-            y_DN[i, n] *= U_DDN[i, i, n]
-        for j in range(i + 1, size):
-            for n in range(lanes):
-                y_DN[j, n] -= U_DDN[i, j, n] * y_DN[i, n]
-    for i in range(size - 1, -1, -1):
-        for j in range(i + 1, size):
-            for n in range(lanes):
-                y_DN[i, n] -= U_DDN[i, j, n] * y_DN[j, n]
+            before = before if seats.turn[n] > 0 else 0.0
+            before, G_T[first + n] = kept_N[n] * before + G_T[first + n], before
+
+
+@fast_kernel
+def _solve_by_tokens(
+    x_BKHD: Floats,
+    q_BKHD: Floats,
+    k_BLHD: Floats,
+    w_BLH: Floats,
+    beta_BLH: Floats,
+    lamb_HD: Floats,
+    at_BK: Ints,
+    which_BK: Ints,
+) -> None:
+    """Fill x by the smaller matrices W + k k^T, with a row for each token up to the query.
+
+    Where documents are few, several lanes share one and take turns, so that their matrices are of about one size. Four
+    queries at a time are multiplied by keys, which else would have to come from a farther cache for every one.
+    """
+    heads, size = lamb_HD.shape
+    sequences, queries, quads = len(at_BK) * heads, at_BK.shape[1], 1 + at_BK.max() // 4
+    sharing, run = min(lanes_sharing(k_BLHD, at_BK), 8), -(-size // 4) * QUAD
+    k_T, P_T, A_T = np.zeros(quads * 4 * run), np.zeros(tiles(quads) * TILE), np.zeros(tiles(quads) * TILE)
+    root_V, q_IV, c_IV, W_V = np.ones(run), np.zeros((4, run)), np.zeros((4, quads * QUAD)), np.zeros(quads * QUAD)
+    seats = empty_seats(at_BK, which_BK)
+    for first in range(0, sequences, LANES // sharing):
+        lanes = sit(seats, heads, first, sharing, 1)
+        gather_by_head(lamb_HD, seats, root_V, lanes)
+        for e in range(run):
+            root_V[e] = 1 / np.sqrt(root_V[e])
+        length = 1 + ask(seats, queries, lanes)
+        _gather_keys(k_BLHD, root_V, k_T, seats, length, lanes)
+        if sharing > 1:
+            _products_for_several_lanes(k_BLHD, lamb_HD, P_T, seats, length, sharing, lanes)
+        else:
+            _products_of_keys(k_T, P_T, run, -(-length // 4), lanes)
+        fill(W_V, FORGOTTEN)
+        for start in range(0, queries, 4 * sharing):
+            turns = range(start, min(start + 4 * sharing, queries), sharing)
+            for i, turn in enumerate(turns):
+                quads = 1 + ask(seats, turn, lanes) // 4
+                gather(q_BKHD, seats.query, seats, q_IV[i], lanes)
+                multiply(q_IV[i], root_V, q_IV[i])
+            _products_with_keys(k_T, q_IV, c_IV, len(turns), quads, lanes)
+            for i, turn in enumerate(turns):
+                quads = 1 + ask(seats, turn, lanes) // 4
+                fade(W_V, w_BLH, beta_BLH, seats, lanes)
+                lay(P_T, W_V, A_T, quads, lanes)
+                solve(A_T, c_IV[i], quads, lanes)
+                for p in range(quads):
+                    subtract_transposed(q_IV[i], c_IV[i, p * QUAD : p * QUAD + QUAD], k_T[4 * p * run :], lanes)
+                multiply(q_IV[i], root_V, q_IV[i])
+                scatter(q_IV[i], seats, x_BKHD, lanes)
+
+
+@fast_kernel
+def _gather_keys(k_BLHD: Floats, root_V: Doubles, k_T: Doubles, seats: Seats, length: int, lanes: int) -> None:
+    """Copy the keys of so many tokens, divided by the roots of lamb, to their lanes: four tokens are a row of tiles.
+
+    The last one fills up the last row, where nothing of other documents may remain.
+    """
+    token_N, run = np.zeros(LANES, np.int64), len(root_V)
+    k_V = np.zeros(run)
+    for t in range(-(-length // 4) * 4):
         for n in range(lanes):
-            y_DN[i, n] *= U_DDN[i, i, n]
+            token_N[n] = min(t, length - 1)
+        gather(k_BLHD, token_N, seats, k_V, lanes)
+        for c in range(0, run, QUAD):
+            start = t // 4 * 4 * run + 4 * c + t % 4 * QUAD
+            multiply(k_V[c : c + QUAD], root_V[c:], k_T[start:])
+
+
+@fast_kernel
+def _products_of_keys(k_T: Doubles, P_T: Doubles, run: int, quads: int, lanes: int) -> None:
+    """P = k k^T."""
+    fill(P_T, 0.0)
+    for p in range(quads):
+        for q in range(p + 1):
+            P_E = row(P_T, p)[q * TILE : q * TILE + TILE]
+            subtract(P_E, k_T[4 * p * run :], k_T[4 * q * run : 4 * (q + 1) * run], lanes)
+    for e in range(tiles(quads) * TILE):
+        P_T[e] = -P_T[e]
+
+
+@fast_kernel
+def _products_for_several_lanes(
+    k_BLHD: Floats, lamb_HD: Floats, P_T: Doubles, seats: Seats, length: int, sharing: int, lanes: int
+) -> None:
+    """P = k k^T, once for all lanes with the same head."""
+    k_LD = np.zeros((-(-length // 4) * 4, k_BLHD.shape[3]))
+    for first in range(0, lanes, sharing):
+        b, h = seats.document[first], seats.head[first]
+        for i in range(len(k_LD)):
+            for d in range(k_LD.shape[1]):
+                k_LD[i, d] = k_BLHD[b, min(i, length - 1), h, d] / np.sqrt(np.float64(lamb_HD[h, d]))
+            for j in range(i + 1):
+                product, start = 0.0, (tiles(i // 4) + j // 4) * TILE + i % 4 * QUAD + j % 4 * LANES
+                for d in range(k_LD.shape[1]):
+                    product += k_LD[i, d] * k_LD[j, d]
+                for n in range(first, min(first + sharing, lanes)):
+                    P_T[start + n] = product
+
+
+@fast_kernel
+def _products_with_keys(k_T: Doubles, q_IV: Doubles, c_IV: Doubles, several: int, quads: int, lanes: int) -> None:
+    """c = k q, for several queries."""
+    run = q_IV.shape[1]
+    for p in range(quads):
+        for i in range(several):
+            c_R = c_IV[i, p * QUAD : p * QUAD + QUAD]
+            fill(c_R, 0.0)
+            subtract(c_R, q_IV[i], k_T[4 * p * run : 4 * (p + 1) * run], lanes)
+            for e in range(QUAD):
+                c_R[e] = -c_R[e]
