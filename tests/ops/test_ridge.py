@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -10,7 +12,8 @@ from torch import Tensor
 from mecheval.ops import ridge as ops
 from mecheval.ops.queries import take
 from mecheval.ops.ridge import ridge, ridge_reference
-from ops.agreement import LENGTHS, Op, assert_agree, assert_same_alone, positions, random
+from mecheval.ops.ridge_kernel import LANES
+from ops.agreement import LENGTHS, Op, assert_agree, assert_close_alone, positions, random
 
 
 def inputs(batch: int, length: int, heads: int = 2, size: int = 7, decay: float = 0.1) -> list[Tensor]:
@@ -37,6 +40,8 @@ def test_both_matrices_are_the_reference(short: float, monkeypatch: pytest.Monke
         assert_agree(ridge, ridge_reference, [q, k, g, beta, lamb])
         forgotten = torch.full_like(g, -200.0)  # exp(-200) is zero in single precision
         assert_agree(with_decay(ridge, forgotten), with_decay(ridge_reference, forgotten), [q, k, beta, lamb])
+        fading = torch.where(g < g.median(), g, 500 * g)  # by as much as exp(-25) in a step, and next hardly at all
+        assert_agree(with_decay(ridge, fading), with_decay(ridge_reference, fading), [q, k, beta, lamb])
         assert_agree(ridge, ridge_reference, [q, k, g, torch.zeros_like(beta), lamb])
         assert_agree(ridge, ridge_reference, [q, k, g, -0.001 * beta, lamb])
         at = positions(2, 5, length)
@@ -53,6 +58,46 @@ def test_few_and_many_documents(short: float, batch: int, monkeypatch: pytest.Mo
     for count in (1, 6):
         at = positions(batch, count, 11)
         assert_agree(partial(ridge, at=at), partial(ridge_reference, at=at), [take(q, at), *rest])
+
+
+def test_the_last_token_that_is_read_decides_between_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+    for name in ("_solve_by_tokens", "_solve_by_channels"):
+        monkeypatch.setattr(ops, name, recording(taken, name))
+    q, *rest = inputs(2, 40, 2, 20)
+    last = math.ceil(20 * ops.SHORT) - 1
+    for latest, kernel in ((last, "_solve_by_tokens"), (last + 1, "_solve_by_channels")):
+        at = torch.tensor([[3, latest], [0, 0]])
+        assert_agree(partial(ridge, at=at), partial(ridge_reference, at=at), [take(q, at), *rest])
+        assert taken == [kernel, kernel]  # forward and backward
+        taken.clear()
+
+
+def recording(taken: list[str], name: str) -> Callable[..., None]:
+    """The kernel, which also notes its name."""
+    kernel = getattr(ops, name)
+
+    def recorded(*given: object) -> None:
+        taken.append(name)
+        kernel(*given)
+
+    return recorded
+
+
+@pytest.mark.parametrize("short", [0.0, 1000.0], ids=["whole matrices", "smaller matrices"])
+def test_nothing_of_a_document_reaches_another(short: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even NaN, which shows also what is multiplied by zero, or is left of a document that had the lane before."""
+    monkeypatch.setattr("mecheval.ops.ridge.SHORT", short)
+    batch = LANES + 3
+    q, k, g, beta, lamb = inputs(batch, 14, 1)
+    at = torch.tensor([[13, 5]] * LANES + [[0, 9]] * 3)
+    for broken in (list(range(LANES)), [0, LANES + 1]):
+        others = [b for b in range(batch) if b not in broken]
+        k_broken = k.clone()
+        k_broken[broken] = torch.nan
+        found = ridge(q[:, :2], k_broken, g, beta, lamb, at)
+        assert found[broken].isnan().all()
+        assert torch.equal(found[others], ridge(q[:, :2], k, g, beta, lamb, at)[others])
 
 
 def test_worked_by_hand() -> None:
@@ -85,6 +130,9 @@ def test_reference_gradients_are_numerical_gradients() -> None:
     assert torch.autograd.gradcheck(ridge_reference, [x.double().requires_grad_() for x in inputs(1, 3, 1, 2)])
 
 
-def test_alone() -> None:
+@pytest.mark.parametrize("short", [0.0, 1000.0], ids=["whole matrices", "smaller matrices"])
+def test_alone(short: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to rounding: in how many parts a document is read depends on how many documents there are."""
+    monkeypatch.setattr("mecheval.ops.ridge.SHORT", short)
     q, k, g, beta, lamb = inputs(4, 37)
-    assert_same_alone(lambda i: ridge(q[i], k[i], g[i], beta[i], lamb), 4)
+    assert_close_alone(lambda i: ridge(q[i], k[i], g[i], beta[i], lamb), 4)

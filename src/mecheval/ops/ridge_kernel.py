@@ -107,11 +107,13 @@ def unread(seats: Seats, lanes: int) -> int:
 
 @fast_kernel
 def gather(x_BKHD: Floats, place_N: Ints, seats: Seats, y_V: Doubles, lanes: int) -> None:
-    """Copy a row of x to each lane."""
+    """Copy a row of x to each lane, and zeros behind it: a lane's last document may have left NaN there."""
     for n in range(lanes):
         x_D = x_BKHD[seats.document[n], place_N[n], seats.head[n]]
         for d in range(len(x_D)):
             y_V[d * LANES + n] = x_D[d]
+        for d in range(len(x_D), len(y_V) // LANES):
+            y_V[d * LANES + n] = 0
 
 
 @fast_kernel
