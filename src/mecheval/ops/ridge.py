@@ -138,12 +138,13 @@ def _solve_by_channels(
 ) -> None:
     """Fill x by the matrices G + diag(lamb), with a row for each channel.
 
-    Where documents are few, several lanes share one, and each has queries that follow one another. These lanes read
-    their tokens twice: at first from an empty memory, for what that adds to the memory with which the next lane starts.
+    Where documents are few and most tokens ask queries, several lanes share a document, each with queries that follow
+    one another. These lanes read their tokens twice: at first from an empty memory, for what that adds to the memory
+    with which the next lane starts.
     """
     heads, size = lamb_HD.shape
     sequences, queries, quads = len(at_BK) * heads, at_BK.shape[1], -(-size // 4)
-    sharing = lanes_sharing(k_BLHD, at_BK)
+    sharing = lanes_sharing(sequences, queries) if 2 * queries >= k_BLHD.shape[1] else 1
     share = -(-queries // sharing)
     G_T, A_T, kept_N = np.zeros(tiles(quads) * TILE), np.zeros(tiles(quads) * TILE), np.ones(LANES)
     lamb_V, k_V, y_V = np.ones(quads * QUAD), np.zeros(quads * QUAD), np.zeros(quads * QUAD)
@@ -226,7 +227,7 @@ def _solve_by_tokens(
     """
     heads, size = lamb_HD.shape
     sequences, queries, quads = len(at_BK) * heads, at_BK.shape[1], 1 + at_BK.max() // 4
-    sharing, run = min(lanes_sharing(k_BLHD, at_BK), 8), -(-size // 4) * QUAD
+    sharing, run = min(lanes_sharing(sequences, queries), LANES // 2), -(-size // 4) * QUAD
     k_T, P_T, A_T = np.zeros(quads * 4 * run), np.zeros(tiles(quads) * TILE), np.zeros(tiles(quads) * TILE)
     root_V, q_IV, c_IV, W_V = np.ones(run), np.zeros((4, run)), np.zeros((4, quads * QUAD)), np.zeros(quads * QUAD)
     seats = empty_seats(at_BK, which_BK)
@@ -237,8 +238,8 @@ def _solve_by_tokens(
             root_V[e] = 1 / np.sqrt(root_V[e])
         length = 1 + ask(seats, queries, lanes)
         _gather_keys(k_BLHD, root_V, k_T, seats, length, lanes)
-        if sharing > 1:
-            _products_for_several_lanes(k_BLHD, lamb_HD, P_T, seats, length, sharing, lanes)
+        if 4 * sequences <= LANES:
+            _products_of_few_keys(k_BLHD, lamb_HD, P_T, seats, length, lanes)
         else:
             _products_of_keys(k_T, P_T, run, -(-length // 4), lanes)
         fill(W_V, FORGOTTEN)
@@ -290,13 +291,13 @@ def _products_of_keys(k_T: Doubles, P_T: Doubles, run: int, quads: int, lanes: i
 
 
 @fast_kernel
-def _products_for_several_lanes(
-    k_BLHD: Floats, lamb_HD: Floats, P_T: Doubles, seats: Seats, length: int, sharing: int, lanes: int
-) -> None:
-    """P = k k^T, once for all lanes with the same head."""
-    k_LD = np.zeros((-(-length // 4) * 4, k_BLHD.shape[3]))
-    for first in range(0, lanes, sharing):
-        b, h = seats.document[first], seats.head[first]
+def _products_of_few_keys(k_BLHD: Floats, lamb_HD: Floats, P_T: Doubles, seats: Seats, length: int, lanes: int) -> None:
+    """P = k k^T, once for all lanes with the same head, which are neighbours."""
+    k_LD, end = np.zeros((-(-length // 4) * 4, k_BLHD.shape[3])), 0
+    while end < lanes:
+        first, b, h = end, seats.document[end], seats.head[end]
+        while end < lanes and seats.document[end] == b and seats.head[end] == h:
+            end += 1
         for i in range(len(k_LD)):
             for d in range(k_LD.shape[1]):
                 k_LD[i, d] = k_BLHD[b, min(i, length - 1), h, d] / np.sqrt(np.float64(lamb_HD[h, d]))
@@ -304,7 +305,7 @@ def _products_for_several_lanes(
                 product, start = 0.0, (tiles(i // 4) + j // 4) * TILE + i % 4 * QUAD + j % 4 * LANES
                 for d in range(k_LD.shape[1]):
                     product += k_LD[i, d] * k_LD[j, d]
-                for n in range(first, min(first + sharing, lanes)):
+                for n in range(first, end):
                     P_T[start + n] = product
 
 

@@ -49,10 +49,9 @@ class Seats(NamedTuple):
 
 
 @fast_kernel
-def lanes_sharing(k_BLHD: Floats, at_BK: Ints) -> int:
-    """Return how many lanes may share a head of a document: several if there is room, and many tokens ask queries."""
-    many = 2 * at_BK.shape[1] >= k_BLHD.shape[1]
-    return max(1, min(at_BK.shape[1], LANES // (len(at_BK) * k_BLHD.shape[2]))) if many else 1
+def lanes_sharing(sequences: int, queries: int) -> int:
+    """Return how many lanes there are for each head of a document: several, if heads and documents are few."""
+    return max(1, min(queries, LANES // sequences))
 
 
 @fast_kernel
@@ -66,11 +65,11 @@ def empty_seats(at_BK: Ints, which_BK: Ints) -> Seats:
 def sit(seats: Seats, heads: int, first: int, sharing: int, apart: int) -> int:
     """Give heads of documents to lanes, from the first on, and return how many lanes these are.
 
-    Each head has `sharing` lanes, whose turns begin `apart`. Lanes fill cache lines; those that are left over do what
-    the last head's do, and come to the same.
+    Each head has `sharing` lanes, whose turns begin `apart`. Lanes fill vectors of four; those that are left over do
+    what the last head's do, and come to the same.
     """
     all_heads = len(seats.at) * heads
-    lanes = min(-(-(all_heads - first) * sharing // 8) * 8, LANES)
+    lanes = min(-(-(all_heads - first) * sharing // 4) * 4, LANES)
     for n in range(lanes):
         seats.document[n], seats.head[n] = divmod(min(first + n // sharing, all_heads - 1), heads)
         seats.turn[n], seats.next[n] = n % sharing * apart, 0
