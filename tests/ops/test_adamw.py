@@ -33,9 +33,10 @@ def test_it_is_that_of_torch(weight_decay: float) -> None:
         theirs.step()
     for a, b in zip(here.parameters(), there.parameters(), strict=True):
         assert torch.equal(a, b)
-        assert (a in ours.state) == (b in theirs.state)
-        assert all(torch.equal(ours.state[a][m], theirs.state[b][m]) for m in MOMENTS if a in ours.state)
-    assert set(map(id, ours.state)) == {id(here[0].weight), *map(id, here[1].parameters())}
+        moments = ours.moments(a)
+        assert set(moments) == (set(MOMENTS) if b in theirs.state else set())
+        assert all(torch.equal(moment, theirs.state[b][name]) for name, moment in moments.items())
+    assert set(map(id, ours.means)) == {id(here[0].weight), *map(id, here[1].parameters())}
 
 
 def test_training_does_not_import_the_compiler() -> None:

@@ -116,7 +116,7 @@ def _sharpness(state: Training, seen: Questions, seed: int, eigenvalues: int) ->
     first, second = given.betas
     row["preconditioned_edge"] = row["edge"] * (1 + first) / (1 - first)
     row["preconditioned"] = None
-    moments = [state.optimiser.state.get(each, {}).get("exp_avg_sq") for each in trainable(state.lm).values()]
+    moments = [state.optimiser.moments(each).get("exp_avg_sq") for each in trainable(state.lm).values()]
     if step and all(each is not None for each in moments):
         v = torch.cat([each.double().flatten() for each in moments if each is not None])
         scale = ((1 - first**step) * ((v / (1 - second**step)).sqrt() + given.eps)).rsqrt()

@@ -113,8 +113,8 @@ class Training:
         """Everything that changes, as tensors and plain data."""
         tensors = {f"model/{name}": tensor for name, tensor in self.weights().items()}
         for name, parameter in self.lm.named_parameters():
-            kept = self.optimiser.state.get(parameter, {})
-            tensors |= {f"{moment}/{name}": kept[moment].cpu().clone() for moment in MOMENTS if moment in kept}
+            kept = self.optimiser.moments(parameter)
+            tensors |= {f"{moment}/{name}": tensor for moment, tensor in kept.items()}
         tensors["random/cpu"] = torch.get_rng_state()
         if self.device.startswith("cuda"):
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
@@ -135,7 +135,7 @@ class Training:
         self.lm.load_state_dict(parts["model"])
         for name, parameter in self.lm.named_parameters():
             moments = {moment: parts[moment][name] for moment in MOMENTS if name in parts.get(moment, {})}
-            self.optimiser.state[parameter] = {moment: tensor.to(self.device) for moment, tensor in moments.items()}
+            self.optimiser.restore(parameter, moments)
         torch.set_rng_state(parts["random"]["cpu"])
         if "cuda" in parts["random"]:
             torch.cuda.set_rng_state(parts["random"]["cuda"], self.device)
