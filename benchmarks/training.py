@@ -42,7 +42,7 @@ def bare() -> Callable[[], None]:
     def make() -> None:
         for tokens, at, targets in batches:
             optimiser.zero_grad()
-            F.cross_entropy(lm(tokens, at=at).flatten(0, 1), targets.flatten()).backward()
+            lm.loss(tokens, at, targets).backward()
             optimiser.step(1e-4)
 
     return make

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mecheval as me
@@ -59,16 +60,21 @@ def test_end_to_end_gives_what_padding_gives(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", [*PAPER, f"attention{CANON}", f"mamba{CANON}"])
-def test_a_model_without_padding_gives_the_same_logits_and_gradients(variant: str) -> None:
+def test_a_model_without_padding_gives_the_same_loss_and_gradients(variant: str) -> None:
     lm = small_lm(variant, vocab_size=15)
     tokens = DOCUMENTS.pad(
         torch.randint(3, 15, (1, len(DOCUMENTS.positions)), generator=torch.Generator().manual_seed(0))
     )
+    targets = torch.randint(3, 15, AT.shape, generator=torch.Generator().manual_seed(1))
+
+    def padded(tokens: Tensor, at: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(lm(tokens, at).flatten(0, 1), targets.flatten())
+
     results = []
-    for forward in (lm, lm.unpadded):
+    for loss in (padded, lm.loss):
         lm.zero_grad()
-        y = forward(tokens, AT)
-        (y * random(*y.shape)).sum().backward()
+        y = loss(tokens, AT, targets)
+        y.backward()
         results.append((y.detach(), [p.grad for p in lm.parameters() if p.grad is not None]))
     (wanted, exact), (y, found) = results
     assert error(y, wanted) <= ROUNDING
@@ -89,16 +95,16 @@ def test_only_models_that_say_so_are_run_without_padding(monkeypatch: pytest.Mon
     tokens = torch.ones(2, 10, dtype=torch.int64)
     monkeypatch.setattr(Attention, "forward", _noting(Attention.forward, seen))
     lm = me.LM(5, 8, 2, "attention")
-    lm.unpadded(tokens, short)
+    lm.loss(tokens, short, short)
     assert all(each is not None for each in seen)
     for model, at in ((lm, long), (me.LM(5, 8, 2, lambda d_model: Kin(d_model, 0, Kin.Options())), short)):
         seen.clear()
-        model.unpadded(tokens, at)
+        model.loss(tokens, at, torch.zeros_like(at))
         assert seen
         assert not any(seen)
     seen.clear()
     lm.taps()["blocks.0.mixer.q"].listener = lambda x: x
-    lm.unpadded(tokens, short)
+    lm.loss(tokens, short, short)
     assert not any(seen), "a listener expects a batch"
 
 

@@ -16,6 +16,7 @@ from mecheval.mixers.base import make_mixer
 from mecheval.mixers.pattern import fill, is_pattern, option_names, read_pattern, split_options
 from mecheval.model.block import STD, Block, init_mamba, init_transformer
 from mecheval.model.canon import add_canon
+from mecheval.ops.head_loss import head_loss
 from mecheval.ops.pieces import NOTHING_READ, State, reading, tokens_before
 from mecheval.ops.ragged import Documents, documents_now, end_to_end, longest
 from mecheval.sites import Site, Tap
@@ -95,22 +96,24 @@ class LM(nn.Module):
 
         With `at`, the numbers are the same, and the last block and the head are computed only where wanted.
         """
-        rows, weight = _Tied.apply(self.embed.weight, tokens)  # type: ignore[no-untyped-call]
-        return self._run(0, self._positioned(rows), at, weight)
+        h, head = self._read_by_head(tokens, at)
+        return _logits(h, head, at)
 
-    def unpadded(self, tokens: Tensor, at: Tensor) -> Tensor:
-        """`forward` at positions `at` (B, K) of documents of different lengths, without what follows the last of them.
+    def loss(self, tokens: Tensor, at: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy () of `targets` (B, K) at positions `at` (B, K), from which a model is trained.
 
-        The numbers are the same but for rounding. It is faster where much of tokens (B, L) is padding, which is why
-        training uses it; where little is, on a GPU, and for custom mixers, it is `forward` itself.
+        It is that of `forward` but for rounding, and faster: the head's logits become their own gradient if the
+        vocabulary is large, and on a CPU documents are read without what follows the last of these positions, unless
+        that is little or a mixer is custom.
         """
         lengths = at.amax(dim=1) + 1
         even = tokens.device.type != "cpu" or int(lengths.sum()) > DENSE * tokens.numel()
         if even or not all(block.ragged for block in self._blocks()):
-            return self.forward(tokens, at)
+            return head_loss(*self._read_by_head(tokens, at), targets)
         inside = torch.arange(tokens.shape[1]) < lengths[:, None]
         with end_to_end(Documents(lengths)):
-            return self.forward(tokens[inside].unsqueeze(0), at)
+            h, head = self._read_by_head(tokens[inside].unsqueeze(0), at)
+        return head_loss(h, head, targets)
 
     def read(self, tokens: Tensor, state: State = NOTHING_READ) -> tuple[Tensor, State]:
         """Logits (B, L, V) of the next tokens (B, L) of documents of which `state` was read, and the state after them.
@@ -156,7 +159,12 @@ class LM(nn.Module):
 
     def resume(self, block: int, h: Tensor, at: Tensor | None = None) -> Tensor:
         """Logits from the input h (B, L, D) of block number `block` on; `at` as in `forward`."""
-        return self._run(block, h, at, self.embed.weight)
+        return _logits(self._run(block, h, at), self.embed.weight, at)
+
+    def _read_by_head(self, tokens: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What the head reads, (B, L or K, D), and its weights (V, D)."""
+        rows, head = _Tied.apply(self.embed.weight, tokens)  # type: ignore[no-untyped-call]
+        return self._run(0, self._positioned(rows), at), head
 
     def _positioned(self, h: Tensor) -> Tensor:
         if self.embed_positions is None:
@@ -169,13 +177,12 @@ class LM(nn.Module):
             return h + F.embedding(documents.positions, self.embed_positions.weight)
         return h + self.embed_positions.weight[first:length]
 
-    def _run(self, block: int, h: Tensor, at: Tensor | None, head: Tensor) -> Tensor:
+    def _run(self, block: int, h: Tensor, at: Tensor | None) -> Tensor:
         *earlier, last = self._blocks()[block:]
         for each in earlier:
             h = each(h)
-        h = last(h, at[:, None] if at is not None and at.dim() == 1 else at)
-        logits = F.linear(self.norm(h), head)
-        return logits if at is None or at.dim() > 1 else logits[:, 0]
+        normed: Tensor = self.norm(last(h, at[:, None] if at is not None and at.dim() == 1 else at))
+        return normed
 
     def taps(self) -> dict[str, Tap]:
         """Site -> tap, in the order in which they happen."""
@@ -217,6 +224,12 @@ class LM(nn.Module):
 
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
+
+
+def _logits(h: Tensor, head: Tensor, at: Tensor | None) -> Tensor:
+    """(B, L or K, V), or (B, V) where one position of each document was asked for."""
+    logits = F.linear(h, head)
+    return logits if at is None or at.dim() > 1 else logits[:, 0]
 
 
 def _chosen(logits: Tensor, temperature: float, top_k: int | None, random: torch.Generator) -> Tensor:

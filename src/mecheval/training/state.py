@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -79,7 +78,7 @@ class Training:
         """Take one step and return the loss before it. If the loss is not finite, nothing changes."""
         tokens, at, targets = questions
         self.optimiser.zero_grad()
-        loss = F.cross_entropy(self.lm.unpadded(tokens, at).flatten(0, 1), targets.flatten())
+        loss = self.lm.loss(tokens, at, targets)
         value = loss.item()
         if not math.isfinite(value):
             return value
