@@ -22,10 +22,9 @@ def shift_forward(B_DN: F32, C_DN: F32, kernel_LD: F32) -> None:
     states = B_DN.shape[1]
     for d in range(channels):
         for lag in range(min(length, states)):
-            B_N, C_N = B_DN[d, : states - lag], C_DN[d, lag:]
             total = np.float32(0.0)
             for n in range(states - lag):
-                total += B_N[n] * C_N[n]
+                total += B_DN[d, n] * C_DN[d, lag + n]
             kernel_LD[lag, d] = total
     kernel_LD[states:] = 0
 
@@ -37,12 +36,11 @@ def shift_backward(B_DN: F32, C_DN: F32, dkernel_LD: F32, dB_DN: F32, dC_DN: F32
     states = B_DN.shape[1]
     for d in range(channels):
         for lag in range(min(length, states)):
-            B_N, C_N = B_DN[d, : states - lag], C_DN[d, lag:]
-            dB_N, dC_N = dB_DN[d, : states - lag], dC_DN[d, lag:]
             g = dkernel_LD[lag, d]
             for n in range(states - lag):
-                dB_N[n] += g * C_N[n]
-                dC_N[n] += g * B_N[n]
+                dB_DN[d, n] += g * C_DN[d, lag + n]
+            for n in range(states - lag):
+                dC_DN[d, lag + n] += g * B_DN[d, n]
 
 
 @fast_kernel
