@@ -16,6 +16,14 @@ F = TypeVar("F", bound=Callable[..., object])
 REASSOCIATED = {"reassoc", "contract", "nsz", "arcp"}
 """Allowed changes to the order of float operations; NaN and infinity keep their meaning."""
 
+GAP = 128
+"""Numbers to leave between two arrays that one loop writes to, if it also adds up into a number.
+
+LLVM compiles such a loop twice. Where the arrays are within a few vectors of each other, the plain version runs, whose
+sum has another order: what is computed would depend on where they happen to lie. Usually the sum gets a loop of its
+own; where this takes too long, the arrays lie apart.
+"""
+
 
 def kernel(function: F) -> F:
     """Compile to machine code, cached on disk; no fast-math, so that results are the same everywhere."""

@@ -36,7 +36,9 @@ def test_worked_by_hand() -> None:
     torch.testing.assert_close(dweight, wanted)
 
 
-@pytest.mark.parametrize(("predictions", "vocabulary"), [(16, 4096), (32, 8195), (37, 2000), (1000, 66), (16, 70000), (5000, 16)])
+@pytest.mark.parametrize(
+    ("predictions", "vocabulary"), [(16, 4096), (32, 8195), (37, 2000), (1000, 66), (16, 70000), (5000, 16)]
+)
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 def test_fast_is_reference(predictions: int, vocabulary: int, scale: float) -> None:
     """From logits that are almost equal to those of which one has all the weight."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.ops.queries import check_at, take
+from mecheval.ops.rms_norm import rms_norm
 from mecheval.ops.short_conv import short_conv
 
 
@@ -65,5 +66,5 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        normed = F.rms_norm(x, self.weight.shape, self.weight, 1e-5)
+        normed = rms_norm(x, self.weight)
         return normed if gate is None else normed * gate

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.mixers import Mixer
 from mecheval.mixers.parts import OwnLinear, RMSNorm
 from mecheval.model.canon import Canon, Slot
+from mecheval.ops.gelu import gelu
 from mecheval.ops.pieces import continued
 from mecheval.ops.queries import take
 from mecheval.sites import Tap, taps
@@ -40,7 +40,7 @@ class MLP(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
-        out: Tensor = self.fc2(F.gelu(self.fc1(h)))
+        out: Tensor = self.fc2(gelu(self.fc1(h)))
         return out
 
 

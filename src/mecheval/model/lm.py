@@ -106,14 +106,18 @@ class LM(nn.Module):
         vocabulary is large, and on a CPU documents are read without what follows the last of these positions, unless
         that is little or a mixer is custom.
         """
-        lengths = at.amax(dim=1) + 1
-        even = tokens.device.type != "cpu" or int(lengths.sum()) > DENSE * tokens.numel()
-        if even or not all(block.ragged for block in self._blocks()):
+        if (documents := self._worth_packing(tokens, at)) is None:
             return head_loss(*self._read_by_head(tokens, at), targets)
-        inside = torch.arange(tokens.shape[1]) < lengths[:, None]
-        with end_to_end(Documents(lengths)):
-            h, head = self._read_by_head(tokens[inside].unsqueeze(0), at)
+        with end_to_end(documents):
+            h, head = self._read_by_head(documents.first_tokens(tokens), at)
         return head_loss(h, head, targets)
+
+    def _worth_packing(self, tokens: Tensor, at: Tensor) -> Documents | None:
+        """The documents up to the last of these positions, if it is faster to read them end to end."""
+        if tokens.device.type != "cpu" or not all(block.ragged for block in self._blocks()):
+            return None
+        lengths = at.numpy().max(axis=1) + 1
+        return None if lengths.sum() > DENSE * tokens.numel() else Documents(torch.from_numpy(lengths))
 
     def read(self, tokens: Tensor, state: State = NOTHING_READ) -> tuple[Tensor, State]:
         """Logits (B, L, V) of the next tokens (B, L) of documents of which `state` was read, and the state after them.

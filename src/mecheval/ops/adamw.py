@@ -26,10 +26,9 @@ class AdamW:
     ) -> None:  # fmt: skip
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
-        self.means: dict[Tensor, tuple[Tensor, ...]] = {}
-        """Of each parameter that has had a gradient, as MEANS names them."""
-        self.updates: dict[Tensor, int] = {}
-        """How often each of these was updated."""
+        # By number of parameter; a dictionary would take longer than the updates of a small model.
+        self.means = [(parameter, parameter) for parameter in self.parameters]  # no state before the first update
+        self.updates = [0] * len(self.parameters)
 
     def zero_grad(self) -> None:
         """Reset all gradients."""
@@ -39,34 +38,42 @@ class AdamW:
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Update each parameter that has a gradient."""
-        changed = [parameter for parameter in self.parameters if parameter.grad is not None]
-        if not changed:
+        gradients = {i: grad for i, parameter in enumerate(self.parameters) if (grad := parameter.grad) is not None}
+        if not gradients:
             return
-        for parameter in changed:
-            if parameter not in self.means:
-                zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-                self.means[parameter] = (zeros, zeros.clone())
-            self.updates[parameter] = self.updates.get(parameter, 0) + 1
-        counts = [self.updates[each] for each in changed]
-        tensors = {n: torch.tensor(float(n), device=changed[0].device) for n in set(counts)}
-        means, squares = zip(*(self.means[each] for each in changed), strict=True)
+        for i in gradients:
+            if not self.updates[i]:
+                zeros = torch.zeros_like(self.parameters[i], memory_format=torch.preserve_format)
+                self.means[i] = zeros, zeros.clone()
+            self.updates[i] += 1
+        counts = [self.updates[i] for i in gradients]
+        device = self.parameters[0].device
+        tensors = {n: torch.tensor(float(n), device=device) for n in set(counts)}
+        means, squares = zip(*(self.means[i] for i in gradients), strict=True)
         torch._fused_adamw_(
-            changed, [each.grad for each in changed if each.grad is not None], means, squares, [],
+            [self.parameters[i] for i in gradients], list(gradients.values()), means, squares, [],
             [tensors[n] for n in counts], lr=lr, beta1=self.betas[0], beta2=self.betas[1], eps=self.eps,
             weight_decay=self.weight_decay, amsgrad=False, maximize=False,
         )  # fmt: skip
 
     def moments(self, parameter: Tensor) -> dict[str, Tensor]:
         """A copy of the state of a parameter, on the CPU; empty if it never had a gradient."""
-        if parameter not in self.means:
+        i = self._number(parameter)
+        if i is None or not self.updates[i]:
             return {}
-        copies = {name: mean.cpu().clone() for name, mean in zip(MEANS, self.means[parameter], strict=True)}
-        return copies | {"step": torch.tensor(float(self.updates[parameter]))}
+        copies = {name: mean.cpu().clone() for name, mean in zip(MEANS, self.means[i], strict=True)}
+        return copies | {"step": torch.tensor(float(self.updates[i]))}
 
     def restore(self, parameter: Tensor, moments: Mapping[str, Tensor]) -> None:
         """Set the state of a parameter to what `moments` gave."""
-        self.means.pop(parameter, None)
-        self.updates.pop(parameter, None)
+        i = self._number(parameter)
+        if i is None:
+            return
+        self.updates[i] = int(moments["step"]) if moments else 0
         if moments:
-            self.means[parameter] = tuple(moments[name].to(parameter.device) for name in MEANS)
-            self.updates[parameter] = int(moments["step"])
+            first, second = (moments[name].to(parameter.device) for name in MEANS)
+            self.means[i] = first, second
+
+    def _number(self, parameter: Tensor) -> int | None:
+        """Which parameter this is; None for one that is not trained."""
+        return next((i for i, each in enumerate(self.parameters) if each is parameter), None)

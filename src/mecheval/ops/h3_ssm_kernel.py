@@ -71,6 +71,7 @@ def diagonal_forward(A_real_HM: F64, A_imag_HM: F32, B_HM2: F32, C_HM2: F32, dt_
             total = 0.0
             for m in range(modes):
                 total += real[m]
+            for m in range(modes):
                 a, b = real[m], imag[m]
                 real[m] = a * step_real[m] - b * step_imag[m]
                 imag[m] = a * step_imag[m] + b * step_real[m]

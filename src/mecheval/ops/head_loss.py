@@ -110,6 +110,7 @@ def _to_gradient(l_VN: Floats, target_N: Ints, scale_N: Floats) -> float:
     loss = 0.0
     for n in range(count):
         loss += np.log(total_N[n]) + most[n] - right_N[n]
+    for n in range(count):
         scale_N[n] = 1.0 / (total_N[n] * count)
         l_VN[target_N[n], n] -= np.float32(total_N[n])
     return float(loss / count)

@@ -5,9 +5,12 @@ Legend: B batch, L length, K queries, M = L + K.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from mecheval.kernels import kernel
 from mecheval.ops.ragged import documents_now
 
 
@@ -16,16 +19,31 @@ def check_at(at_BK: Tensor, batch: int, length: int) -> None:
 
     Where documents are end to end, each has its own length, whatever is given here.
     """
-    if (documents := documents_now()) is not None:
+    documents = documents_now()
+    if documents is not None:
         batch, length = len(documents.lengths), documents.longest
-        if at_BK.shape[:1] == documents.lengths.shape and bool((at_BK >= documents.lengths[:, None]).any()):
-            raise IndexError("at holds positions behind the end of a document")
     if at_BK.dtype != torch.int64 or at_BK.ndim != 2 or at_BK.shape[0] != batch:
         raise ValueError(f"at is int64 of shape ({batch}, K); got {at_BK.dtype} of shape {tuple(at_BK.shape)}")
-    if at_BK.numel() and at_BK.device.type == "cpu":  # on a GPU the look would cost a synchronisation
-        low, high = (int(x) for x in torch.aminmax(at_BK))
-        if low < 0 or high >= length:
-            raise IndexError(f"at holds positions {low} to {high}; there are positions 0 to {length - 1}")
+    if at_BK.device.type != "cpu":  # to look would cost a synchronisation
+        return
+    ends = np.array([length]) if documents is None else documents.lengths.numpy()
+    if _all_there(at_BK.contiguous().numpy(), np.ascontiguousarray(ends)):
+        return
+    if documents is not None and bool((at_BK >= 0).all()):
+        raise IndexError("at holds positions behind the end of a document")
+    low, high = (int(x) for x in torch.aminmax(at_BK))
+    raise IndexError(f"at holds positions {low} to {high}; there are positions 0 to {length - 1}")
+
+
+@kernel
+def _all_there(at_BK: NDArray[np.int64], ends: NDArray[np.int64]) -> bool:
+    """Whether the positions are at least 0 and below the end of their document, or of all if there is one end."""
+    wrong = 0
+    for b in range(len(at_BK)):
+        end = ends[b] if len(ends) > 1 else ends[0]
+        for k in range(at_BK.shape[1]):
+            wrong += at_BK[b, k] < 0 or at_BK[b, k] >= end
+    return wrong == 0
 
 
 def in_time_order(at_BK: Tensor | None, batch: int, length: int) -> tuple[Tensor, Tensor]:

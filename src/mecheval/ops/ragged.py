@@ -38,6 +38,11 @@ class Documents:
         self.positions = torch.from_numpy(np.arange(first[-1]) - first[:-1].repeat(counts))
         """The position of each token in its document, (T,)."""
 
+    def first_tokens(self, tokens_BL: Tensor) -> Tensor:
+        """The tokens (1, T) of a padded batch, which has at least these lengths."""
+        inside = np.arange(tokens_BL.shape[1]) < self.lengths.numpy()[:, None]
+        return torch.from_numpy(tokens_BL.numpy()[inside][None])
+
     def pad(self, x: Tensor) -> Tensor:
         """(1, T, ...) -> (B, L, ...), with zeros behind each document."""
         batch: Tensor = _Spread.apply(x, self)  # type: ignore[no-untyped-call]
@@ -118,7 +123,7 @@ def _even(batch: int, length: int) -> Documents:
 
 def arrays(*tensors: Tensor) -> list[NDArray[Any]]:
     """The tensors for a kernel; those of documents, (B, L or K, X) or (B, L or K, H, X), with their rows end to end."""
-    return [(x.flatten(0, 1) if x.ndim > 2 else x).numpy() for x in tensors]
+    return [x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) if x.ndim > 2 else x for x in (x.numpy() for x in tensors)]
 
 
 class _Spread(torch.autograd.Function):

@@ -127,8 +127,9 @@ def replace_backward(m_V: Floats, beta_I: Floats, e_V: Floats, dv_V: Floats, dbe
     """Turn the cotangent of e into that of m, which is that of v, too; and fill e again."""
     dbeta = _ZERO
     for j in range(len(m_V)):
-        e_V[j] = beta_I[0] * m_V[j]
         dbeta += dv_V[j] * m_V[j]
+    for j in range(len(m_V)):
+        e_V[j] = beta_I[0] * m_V[j]
         dv_V[j] *= beta_I[0]
     dbeta_I[0] = dbeta
 

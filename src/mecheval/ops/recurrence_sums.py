@@ -212,10 +212,10 @@ def _weigh_backward(G_MC: Doubles, scores_MCC: Floats, dscores_MCC: Floats, dG_M
         for t in range(len(G_C)):
             G, scores_C, dscores_C, total = G_C[t], scores_MCC[m, t], dscores_MCC[m, t], 0.0
             for s in range(t + 1):
-                d = np.float64(scores_C[s] * dscores_C[s])
+                total += np.float64(scores_C[s] * dscores_C[s])
+            for s in range(t + 1):
+                dG_C[s] -= np.float64(scores_C[s] * dscores_C[s])
                 dscores_C[s] *= exp2(np.float32(LOG2_E * (G - G_C[s])))
-                total += d
-                dG_C[s] -= d
             dscores_C[t + 1 :] = 0
             dG_C[t] += total
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.kernels import copy_table, fast_kernel
+from mecheval.kernels import GAP, copy_table, fast_kernel
 from mecheval.ops.fastmath import LN_2, exp2
 
 Floats = NDArray[np.float32]
@@ -108,11 +108,12 @@ def scan_backward(
     groups = len(saved_MNE) // max(1, len(starts_B) - 1)
     decay_SNE = np.empty((SEGMENT, states, channels), np.float32)
     S_SNE = np.empty((SEGMENT + 1, states, channels), np.float32)  # S_SNE[i]: the state before step i
-    g_NE = np.empty((states, channels), np.float32)
-    own_dA_NE = np.empty((states, channels), np.float32)  # of one document: sums of sums round less
     x_E = np.empty(channels, np.float32)
-    dx_E = np.empty(channels, np.float32)
-    dz_A2_E = np.empty(channels, np.float32)
+    size, row = states * channels, channels + GAP
+    room = np.empty(2 * row + 2 * (size + GAP), np.float32)
+    dx_E, dz_A2_E = room[:channels], room[row : row + channels]
+    g_NE = room[2 * row : 2 * row + size].reshape((states, channels))
+    own_dA_NE = room[len(room) - size :].reshape((states, channels))  # of one document: sums of sums round less
     dA_NE[:] = 0
     for b in range(len(starts_B) - 1):
         g_NE[:] = 0

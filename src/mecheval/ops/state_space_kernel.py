@@ -206,8 +206,9 @@ def add_up_backward(dS_RNE: Floats, S_RNE: Floats, G_RHT: Doubles, chunks: int, 
                 dS_P, now_P = dS_RNE[r, n, first : first + width], now_NE[n, first : first + width]
                 S_P, part = S_RNE[r, n, first : first + width], _ZERO
                 for p in range(width):
+                    part += now_P[p] * S_P[p]
+                for p in range(width):
                     after = now_P[p]
-                    part += after * S_P[p]
                     now_P[p] = share * after + dS_P[p]
                     dS_P[p] = after
                 dot += np.float64(part)

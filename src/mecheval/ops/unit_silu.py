@@ -64,8 +64,8 @@ def _backward(x_NE: Floats, scale: np.float32, dy_NE: Floats, dx_NE: Floats) -> 
             u = x_E[e] * s
             u_E[e] = u
             slope_E[e] = s + u * (_ONE - s)
-            total += u * u
         for e in range(width):
+            total += u_E[e] * u_E[e]
             dot += dy_E[e] * u_E[e]
         inverse = _ONE / np.sqrt(total + _EPSILON)
         along, factor = dot * inverse * inverse, scale * inverse  # what would only change the length is taken out
