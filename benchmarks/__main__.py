@@ -1,4 +1,4 @@
-"""All benchmarks but `commits`: ratios against a reference or a peer, measured in one run. Machines are noisy; ratios less so."""
+"""All benchmarks but `commits`: ratios against a reference or a peer in one run. Machines are noisy; ratios less so."""
 
 from __future__ import annotations
 
