@@ -16,14 +16,6 @@ F = TypeVar("F", bound=Callable[..., object])
 REASSOCIATED = {"reassoc", "contract", "nsz", "arcp"}
 """Allowed changes to the order of float operations; NaN and infinity keep their meaning."""
 
-GAP = 128
-"""Numbers to leave between two arrays that one loop writes to, if it also adds up into a number.
-
-LLVM compiles such a loop twice. Where the arrays are within a few vectors of each other, the plain version runs, whose
-sum has another order: what is computed would depend on where they happen to lie. Usually the sum gets a loop of its
-own; where this takes too long, the arrays lie apart.
-"""
-
 
 def kernel(function: F) -> F:
     """Compile to machine code, cached on disk; no fast-math, so that results are the same everywhere."""
@@ -31,7 +23,12 @@ def kernel(function: F) -> F:
 
 
 def fast_kernel(function: F) -> F:
-    """Like `kernel`, but additions may be reordered and products fused, so that sums over arrays vectorise."""
+    """Like `kernel`, but additions may be reordered and products fused, so that sums over arrays vectorise.
+
+    A loop that adds up into a number must not write to one array and read another. LLVM compiles such a loop twice,
+    and where the two arrays lie within a few vectors of each other, the plain version runs, whose sum has another
+    order: what is computed would depend on where they happen to lie. So a sum has a loop of its own.
+    """
     return _compile(function, fastmath=REASSOCIATED)
 
 

@@ -72,7 +72,7 @@ def _backward(W_NKL: Floats, dW_NKL: Floats, dG_NK: Doubles, dG_NL: Doubles) -> 
         for k in range(W_NKL.shape[1]):
             W_L, dW_L, dG_L, total = W_NKL[n, k], dW_NKL[n, k], dG_NL[n], 0.0
             for j in range(len(W_L)):
-                d = np.float64(W_L[j] * dW_L[j])
-                total += d
-                dG_L[j] -= d
+                total += np.float64(W_L[j] * dW_L[j])
+            for j in range(len(W_L)):
+                dG_L[j] -= np.float64(W_L[j] * dW_L[j])
             dG_NK[n, k] = total

@@ -42,9 +42,9 @@ def _forward(y_NC: Floats, g_NC: Floats, w_C: Floats, out_NC: Floats, scale_N: F
     for n in range(rows):
         y_C, g_C, out_C, total = y_NC[n], g_NC[n], out_NC[n], _ZERO
         for c in range(channels):
-            z = y_C[c] * g_C[c] * sigmoid(g_C[c])
-            z_C[c] = z
-            total += z * z
+            z_C[c] = y_C[c] * g_C[c] * sigmoid(g_C[c])
+        for c in range(channels):
+            total += z_C[c] * z_C[c]
         scale = _ONE / np.sqrt(total / np.float32(channels) + _EPSILON)
         scale_N[n] = scale
         for c in range(channels):
@@ -81,9 +81,9 @@ def _backward(
         for c in range(channels):
             dw_C[c] += dout_C[c] * z_C[c]
         for c in range(channels):
-            dz = dout_C[c] * w_C[c]
-            dz_C[c] = dz
-            dot += dz * z_C[c]
+            dz_C[c] = dout_C[c] * w_C[c]
+        for c in range(channels):
+            dot += dz_C[c] * z_C[c]
         mean = dot / np.float32(channels)
         for c in range(channels):
             dz_C[c] = scale * (dz_C[c] - z_C[c] * mean)

@@ -90,6 +90,7 @@ def diagonal_backward(
     """
     heads, modes = A_real_HM.shape
     u, weight, step = np.empty((3, modes), np.complex128)
+    share = np.empty(modes)
     for h in range(heads):
         dt = dt_H[h]
         _discretise(A_real_HM[h], A_imag_HM[h], B_HM2[h], C_HM2[h], dt, u, weight, step)
@@ -104,15 +105,17 @@ def diagonal_backward(
                 x, y = p_real[m], p_imag[m]
                 p_real[m] = x * a - y * b + g
                 p_imag[m] = x * b + y * a
-        ddt = 0.0
         for m in range(modes):
             B, C = complex(B_HM2[h, m, 0], B_HM2[h, m, 1]), complex(C_HM2[h, m, 0], C_HM2[h, m, 1])
             p, slope = complex(p_real[m], p_imag[m]), complex(slope_real[m], slope_imag[m])
             by_z = weight[m] * u[m] * (p + 2.0 * u[m] * slope)
             dA_real_HM[h, m], dA_imag_HM[h, m] = dt * by_z.real, -dt * by_z.imag
             by_BC = p * u[m]
-            ddt += 2.0 * (by_BC * B * C).real + (by_z * complex(A_real_HM[h, m], A_imag_HM[h, m])).real
+            share[m] = 2.0 * (by_BC * B * C).real + (by_z * complex(A_real_HM[h, m], A_imag_HM[h, m])).real
             by_B, by_C = dt * by_BC * C, dt * by_BC * B
             dB_HM2[h, m, 0], dB_HM2[h, m, 1] = 2.0 * by_B.real, -2.0 * by_B.imag
             dC_HM2[h, m, 0], dC_HM2[h, m, 1] = 2.0 * by_C.real, -2.0 * by_C.imag
+        ddt = 0.0
+        for m in range(modes):
+            ddt += share[m]
         ddt_H[h] = ddt

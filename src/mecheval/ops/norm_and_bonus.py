@@ -55,9 +55,9 @@ def _normalise(o_NHV: Floats, n: int, h: int, epsilon: np.float32, normed_V: Flo
         total += o_NHV[n, h, i]
     mean = total / size
     for i in range(len(normed_V)):
-        gap = o_NHV[n, h, i] - mean
-        normed_V[i] = gap
-        squares += gap * gap
+        normed_V[i] = o_NHV[n, h, i] - mean
+    for i in range(len(normed_V)):
+        squares += normed_V[i] * normed_V[i]
     factor = np.float32(_ONE / np.sqrt(squares / size + epsilon))
     for i in range(len(normed_V)):
         normed_V[i] *= factor
@@ -99,10 +99,10 @@ def _norm_backward(
         for h in range(heads):
             factor, total, along = _normalise(o_NHV, n, h, epsilon, normed_V), _ZERO, _ZERO
             for i in range(width):
-                d = dy_NHV[n, h, i] * w_HV[h, i]
-                do_NHV[n, h, i] = d
-                total += d
-                along += d * normed_V[i]
+                do_NHV[n, h, i] = dy_NHV[n, h, i] * w_HV[h, i]
+            for i in range(width):
+                total += do_NHV[n, h, i]
+                along += do_NHV[n, h, i] * normed_V[i]
             total, along = total / size, along / size  # what would only shift or scale o is taken out
             for i in range(width):
                 do_NHV[n, h, i] = factor * (do_NHV[n, h, i] - total - along * normed_V[i])
@@ -123,6 +123,7 @@ def _bonus_backward(
             bonus, dbonus = _bonus(r_NHE, k_NHE, u_HE, n, h), _ZERO
             for i in range(v_NHV.shape[2]):
                 dbonus += dy_NHV[n, h, i] * v_NHV[n, h, i]
+            for i in range(v_NHV.shape[2]):
                 dv_NHV[n, h, i] = bonus * dy_NHV[n, h, i]
             for e in range(width):
                 dr_NHE[n, h, e] = dbonus * k_NHE[n, h, e] * u_HE[h, e]

@@ -97,6 +97,7 @@ def read_backward(S_DV: Floats, q_D: Floats, do_V: Floats, dS_DV: Floats, dq_D: 
         q, S_V, dS_V, dq = q_D[d], S_DV[d], dS_DV[d], _ZERO
         for j in range(len(do_V)):
             dq += S_V[j] * do_V[j]
+        for j in range(len(do_V)):
             dS_V[j] += q * do_V[j]
         dq_D[d] = dq
 
@@ -114,6 +115,7 @@ def step_backward(S_DV: Floats, w_D: Floats, v_V: Floats, dS_DV: Floats, dw_D: F
             for j in range(len(v_V)):
                 dw += dS_V[j] * S_V[j]
                 dk += dS_V[j] * v_V[j]
+            for j in range(len(v_V)):
                 dS_V[j] *= w
             dw_D[d] = dw
         else:
@@ -146,13 +148,14 @@ def replaced_backward(
             for j in range(len(e_V)):
                 dk += dS_V[j] * e_V[j]
                 da += S_V[j] * dv_V[j]
-                dS = dS_V[j] - k * dv_V[j]
-                dw += S_V[j] * dS
-                dS_V[j] = w * dS
+                dw += S_V[j] * (dS_V[j] - k * dv_V[j])
+            for j in range(len(e_V)):
+                dS_V[j] = w * (dS_V[j] - k * dv_V[j])
             dw_D[d], dk_D[d] = dw, dk - w * da
         else:
             for j in range(len(e_V)):
                 dk += dS_V[j] * e_V[j] - S_V[j] * dv_V[j]
+            for j in range(len(e_V)):
                 dS_V[j] -= k * dv_V[j]
             dk_D[d] = dk
 
@@ -171,6 +174,7 @@ def corrected_backward(
             dk += dS_V[j] * v_V[j]
             da += S_V[j] * du_V[j]
             db += dS_V[j] * u_V[j]
+        for j in range(len(v_V)):
             dS_V[j] = w * dS_V[j] + a * du_V[j]
         dw_D[d], dk_D[d], da_D[d], db_D[d] = dw, dk, da, db
 

@@ -247,5 +247,6 @@ def _added_to(sum_D: Floats, share: np.float32, more_D: Floats, by_D: Floats) ->
     product = np.float32(0)
     for d in range(len(sum_D)):
         sum_D[d] += share * more_D[d]
+    for d in range(len(sum_D)):
         product += by_D[d] * more_D[d]
     return np.float64(product)

@@ -51,9 +51,9 @@ def _removal(p_NHE: Floats, s_HE: Floats, n: int, h: int, removal_E: Floats) -> 
     """Fill a head's removal key; its length before it was scaled, and the factor."""
     total = _ZERO
     for e in range(len(removal_E)):
-        z = p_NHE[n, h, e] * s_HE[h, e]
-        removal_E[e] = z
-        total += z * z
+        removal_E[e] = p_NHE[n, h, e] * s_HE[h, e]
+    for e in range(len(removal_E)):
+        total += removal_E[e] * removal_E[e]
     length = np.sqrt(total)
     factor = _ONE / (length if length > _SHORTEST else _SHORTEST)
     for e in range(len(removal_E)):
@@ -90,9 +90,9 @@ def _backward(
             length, factor = _removal(p_NHE, s_HE, n, h, removal_E)
             along = _ZERO
             for e in range(width):
-                dremoval = db_NHE[n, h, e] * r_NHE[n, h, e] - da_NHE[n, h, e]
-                dz_E[e] = dremoval
-                along += dremoval * removal_E[e]
+                dz_E[e] = db_NHE[n, h, e] * r_NHE[n, h, e] - da_NHE[n, h, e]
+            for e in range(width):
+                along += dz_E[e] * removal_E[e]
             along = along if length > _SHORTEST else _ZERO
             for e in range(width):
                 dz_E[e] = factor * (dz_E[e] - along * removal_E[e])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.kernels import GAP, copy_table, fast_kernel
+from mecheval.kernels import copy_table, fast_kernel
 from mecheval.ops.fastmath import LN_2, exp2
 
 Floats = NDArray[np.float32]
@@ -108,12 +108,11 @@ def scan_backward(
     groups = len(saved_MNE) // max(1, len(starts_B) - 1)
     decay_SNE = np.empty((SEGMENT, states, channels), np.float32)
     S_SNE = np.empty((SEGMENT + 1, states, channels), np.float32)  # S_SNE[i]: the state before step i
+    g_NE = np.empty((states, channels), np.float32)
+    own_dA_NE = np.empty((states, channels), np.float32)  # of one document: sums of sums round less
     x_E = np.empty(channels, np.float32)
-    size, row = states * channels, channels + GAP
-    room = np.empty(2 * row + 2 * (size + GAP), np.float32)
-    dx_E, dz_A2_E = room[:channels], room[row : row + channels]
-    g_NE = room[2 * row : 2 * row + size].reshape((states, channels))
-    own_dA_NE = room[len(room) - size :].reshape((states, channels))  # of one document: sums of sums round less
+    dx_E = np.empty(channels, np.float32)
+    dz_A2_E = np.empty(channels, np.float32)
     dA_NE[:] = 0
     for b in range(len(starts_B) - 1):
         g_NE[:] = 0
@@ -148,6 +147,7 @@ def scan_backward(
                         dC_n = _ZERO
                         for e in range(channels):
                             g_NE[n, e] += dy_QE[k, e] * C_n
+                        for e in range(channels):
                             dC_n += dy_QE[k, e] * S_SNE[i + 1, n, e]
                         dC_QN[k, n] = dC_n
                 u_E, dt_E, B_N, dB_N = u_TE[first + t], dt_TE[first + t], B_TN[first + t], dB_TN[first + t]
@@ -159,8 +159,9 @@ def scan_backward(
                     B_n = B_N[n]
                     dB_n = _ZERO
                     for e in range(channels):
+                        dB_n += g_NE[n, e] * x_E[e]
+                    for e in range(channels):
                         g = g_NE[n, e]
-                        dB_n += g * x_E[e]
                         dx_E[e] += g * B_n
                         g = g * decay_SNE[i, n, e]
                         g = _ZERO if abs(g) < _NEGLIGIBLE else g

@@ -76,9 +76,9 @@ def weigh_backward(
                     weighed_S[s] = scores_S[s] * left_S[s]
                 total = 0.0
                 for s in range(t + 1):
-                    d = np.float64(weighed_S[s] * dweighed_S[s])
-                    column_S[s] += d
-                    total += d * np.float64(dt_S[s])
+                    column_S[s] += np.float64(weighed_S[s] * dweighed_S[s])
+                for s in range(t + 1):
+                    total += np.float64(weighed_S[s] * dweighed_S[s]) * np.float64(dt_S[s])
                 dG_RHT[r, h, t] = total
                 for s in range(t + 1):
                     dscores_S[s] += left_S[s] * dt_S[s] * dweighed_S[s]
@@ -119,6 +119,7 @@ def fade_backward(
                 u_P, du_P, dv_P, dot = u_RTHP[r, t, h], du_RTHP[r, t, h], dv_RTHP[r, t, h], _ZERO
                 for p in range(width):
                     du_P[p] += share * dt * dv_P[p]
+                for p in range(width):
                     dot += u_P[p] * dv_P[p]
                 ddt_RHT[r, h, t] += share * dot
                 dlog = np.float64(share * dt * dot)
@@ -163,6 +164,7 @@ def add_queries(C_RTN: Floats, dC_HRTN: Floats, dC_RTN: Floats, dG_RHT: Doubles)
                 more_N, dot = dC_HRTN[h, r, t], _ZERO
                 for n in range(width):
                     dC_N[n] += more_N[n]
+                for n in range(width):
                     dot += C_N[n] * more_N[n]
                 dG_RHT[r, h, t] += np.float64(dot)
 

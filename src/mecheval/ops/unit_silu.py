@@ -44,9 +44,9 @@ def _forward(x_NE: Floats, scale: np.float32, y_NE: Floats) -> None:
     for n in range(rows):
         x_E, y_E, total = x_NE[n], y_NE[n], _ZERO
         for e in range(width):
-            u = x_E[e] * sigmoid(x_E[e])
-            y_E[e] = u
-            total += u * u
+            y_E[e] = x_E[e] * sigmoid(x_E[e])
+        for e in range(width):
+            total += y_E[e] * y_E[e]
         factor = scale / np.sqrt(total + _EPSILON)
         for e in range(width):
             y_E[e] *= factor
