@@ -50,7 +50,7 @@ def command_pages() -> Iterator[str]:
     """A section for every command: what it does, how it is called, its arguments and options."""
     import typer
 
-    from mecheval.cli.commands import app
+    from mecheval.cli.app import app
 
     yield from _sections(typer.main.get_command(app), "mecheval")
 

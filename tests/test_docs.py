@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -18,11 +19,13 @@ import pytest
 
 import mecheval as me
 from commands import Command
+from docs.tables import filled
 from mecheval.cli.commands import tree
 from mecheval.cli.options import given_options
 from mecheval.config.presets import place
 from mecheval.errors import UnknownName
 from mecheval.mixers import MIXERS
+from mecheval.paper import answers
 from mecheval.store.published import pretrained_files, pretrained_origin
 from mecheval.store.schema import TABLES
 from mecheval.studies import STUDIES, scales, study_points
@@ -43,6 +46,9 @@ REFERENCE = re.compile(r"^::: ([\w.]+)", re.MULTILINE)
 COLUMNS = "<!-- columns: checked against store/schema.py -->\n"
 TEXT = re.compile(r">([^<>]+)</text>")
 """What a picture says, word for word."""
+CLAIM = re.compile(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+INTERVAL = re.compile(r"-?\d[\d.]* (?:% )?\[[^\]]+\]")
+"""A number with its interval, such as 98.1 % [95.2, 100.0]."""
 RUN = re.compile(r"\brun (?:= ')?([0-9a-f]{12})\b")
 ELLIPSES = ("...", "…")
 SHELL = ("|", ">", "&&", ";")
@@ -252,6 +258,33 @@ def test_the_figures_at_the_papers_size_show_the_published_results(
     now, then = (TEXT.findall(path.read_text()) for path in (drawn, shown))
     assert len(now) > 100
     assert now == then, f"draw it anew: mecheval {shlex.join(words[:5])} --save docs/figures/{study}-paper.svg"
+
+
+@pytest.mark.parametrize("name", [page for page in PAGES if "<!-- table " in (ROOT / page).read_text()])
+def test_tables_of_results_are_those_that_come_with_the_package(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert filled(text) == text, "write them anew: python docs/tables.py"
+
+
+def test_the_claims_in_the_readme_have_the_outcomes_and_the_numbers_of_the_results(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tested claim is there, nothing is said to be better than it is, and every interval is computed."""
+    monkeypatch.setattr(answers, "FEW", 1000)  # name every setting
+    words = ("compare", "all", "--scale", "paper", "--json", "--store", str(tmp_path / "none"))
+    claims = {claim["says"]: claim for study in json.loads(command(*words)[1]) for claim in study["claims"]}
+    rows = [
+        [cell.strip() for cell in row] for row in CLAIM.findall((ROOT / "README.md").read_text()) if row[0] in claims
+    ]
+    assert sorted(row[0] for row in rows) == sorted(
+        says for says, claim in claims.items() if claim["outcome"] != "not tested"
+    )
+    for says, outcome, seeds, numbers in rows:
+        found = claims[says]
+        assert outcome.startswith(found["outcome"]), says
+        assert seeds == str(found["seeds"]), says
+        for interval in INTERVAL.findall(numbers):
+            assert interval in found["evidence"], f"{says} {interval} is not in: {found['evidence']}"
 
 
 def test_the_table_of_columns_is_the_schema() -> None:

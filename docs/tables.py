@@ -1,0 +1,167 @@
+"""The tables of published results in README.md and docs, written anew from the results that come with the package.
+
+    python docs/tables.py          # after `mecheval results add`
+
+A page shows the table `TABLES[NAME]` between `<!-- table NAME -->` and `<!-- end -->`; tests/test_docs.py checks that
+it is what the results say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mecheval.paper.numbers import published
+from mecheval.paper.questions import LEARNT, RESTORED
+from mecheval.store import RESULTS, Store
+from mecheval.studies import STUDIES, StudyTable, seeds_in, study_points, study_table
+from mecheval.studies.axes import ordered, plain, say
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"(?s)(<!-- table ([\w-]+) -->\n)(.*?)(<!-- end -->)")
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+"""Learning rates that the plan may reach, also where the study itself has fewer."""
+PLACES = {"restored_key": "at key", "restored_value": "at value", "restored_query": "at query"}
+SHOWN = ("original", "corrupted", *PLACES)
+NAMES = {
+    "attention": "attention", "base_conv": "BaseConv", "based": "Based", "delta_net": "DeltaNet", "h3": "H3",
+    "hyena": "Hyena", "mamba": "Mamba",
+}  # fmt: skip
+"""How prose writes the mixers."""
+HEADS = {"d_model": "width", "n_layers": "layers", "kernel_size": "kernel", "d_conv": "kernel", "recipe": "trained"}
+VERDICTS = {"conv_association": "short convolution", "direct_retrieval": "direct retrieval", "not_learnt": "not learnt"}
+NONE = "–"
+
+
+def filled(text: str) -> str:
+    """The page with its tables as they are now."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]]()}\n{block[4]}", text)
+
+
+@cache
+def finished(study: str, rates: Sequence[float] = ()) -> StudyTable:
+    """The published runs of a study at the paper's scale; at any of these rates, or at the study's own."""
+    store = Store(RESULTS)
+    points = study_points(STUDIES[study], "paper", seeds_in(STUDIES[study], "paper", store), rates=rates)
+    table = study_table(STUDIES[study], points, store)
+    return replace(table, frame=table.frame[table.frame["status"] != "missing"])
+
+
+def figure3() -> str:
+    """The likelihoods of figure 3 beside the paper's."""
+    theirs = dict(list(published("ar").groupby(["d_model", "mixer"])))
+    sides = ("", "paper: ")
+    heads = ["mixer", "width", "seeds"] + [f"{side}{PLACES.get(name, name)}" for side in sides for name in SHOWN]
+    rows = [
+        [NAMES[mixer], str(width), str(len(runs)), *likelihoods(runs), *likelihoods(theirs[width, mixer])]
+        for (width, mixer), runs in settings(finished("ar").best().frame, "d_model", "mixer")
+    ]
+    return markdown(heads, rows)
+
+
+def restored(study: str, axis: str) -> str:
+    """The best run of every setting: how well it recalls, and where an activation of layer 1's input restores it."""
+    rows = []
+    for (width, value), runs in settings(finished(study).best().frame, "d_model", axis):
+        verdicts = dict.fromkeys(VERDICTS.get(verdict, verdict) for verdict in runs["verdict"])
+        about = [named(axis, value), str(width), rates_of(runs), str(len(runs))]
+        rows.append([*about, percent(runs["test_accuracy"].mean()), *likelihoods(runs), ", ".join(verdicts)])
+    heads = [HEADS.get(axis, axis), "width", "rate", "seeds", "accuracy", "original", "corrupted"]
+    return markdown([*heads, *PLACES.values(), "verdict"], rows)
+
+
+def likelihoods(runs: pd.DataFrame) -> list[str]:
+    """The means over seeds in %, bold where each of the runs has learnt and is restored."""
+    gap = runs["original"] - runs["corrupted"]
+    texts = []
+    for name in SHOWN:
+        share = (runs[name] - runs["corrupted"]) / gap
+        bold = name in PLACES and bool(((gap > LEARNT) & (share >= RESTORED)).all())
+        texts.append(f"**{percent(runs[name].mean())}**" if bold else percent(runs[name].mean()))
+    return texts
+
+
+def accuracies(study: str, *axes: str, **only: Any) -> str:
+    """The test accuracy of every run: a row for each setting, a column for each learning rate."""
+    frame = finished(study, RATES).where(**only).frame
+    chosen = set(finished(study).best().frame["run"])
+    rates = sorted(set(frame["lr"]))
+    rows = []
+    for values, runs in settings(frame, *axes):
+        seeds = {rate: group.sort_values("seed") for rate, group in runs.groupby("lr")}
+        cells = [", ".join(accuracy(run, chosen) for run in seeds[rate].itertuples()) if rate in seeds else NONE
+                 for rate in rates]  # fmt: skip
+        rows.append([*(named(axis, value) for axis, value in zip(axes, values, strict=True)), *cells])
+    return markdown([*(HEADS.get(axis, axis) for axis in axes), *(say("lr", rate) for rate in rates)], rows)
+
+
+def accuracy(run: Any, chosen: set[str]) -> str:
+    """The test accuracy of a run in %, bold if it was chosen; a run that diverged has none."""
+    if run.status != "done":
+        return str(run.status)
+    return f"**{percent(run.test_accuracy)}**" if run.run in chosen else percent(run.test_accuracy)
+
+
+def settings(frame: pd.DataFrame, *axes: str) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """The rows by their values of the axes, in the order of tables."""
+    order = {axis: ordered(axis, frame[axis]) for axis in axes}
+    groups = dict(list(frame.groupby(list(axes))))
+    places = {values: [order[axis].index(plain(value)) for axis, value in zip(axes, values, strict=True)]
+              for values in groups}  # fmt: skip
+    return sorted(groups.items(), key=lambda group: places[group[0]])
+
+
+def rates_of(runs: pd.DataFrame) -> str:
+    """The learning rates of these runs."""
+    return ", ".join(say("lr", rate) for rate in sorted(set(runs["lr"])))
+
+
+def named(axis: str, value: Any) -> str:
+    """A value of an axis as prose writes it."""
+    return NAMES.get(value, value) if axis == "mixer" else str(value) if axis == "n_layers" else say(axis, value)
+
+
+def percent(fraction: float) -> str:
+    """A fraction in %, without the sign."""
+    return f"{100 * fraction:.1f}" if fraction == fraction else NONE
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "".join(f"| {' | '.join(row)} |\n" for row in (heads, ["---"] * len(heads), *rows))
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "figure-3": figure3,
+    "figure-3-rates": lambda: accuracies("ar", "mixer", "d_model"),
+    "figure-4a": lambda: restored("ar_mamba_conv", "d_conv"),
+    "figure-4a-rates": lambda: accuracies("ar_mamba_conv", "d_conv", "d_model"),
+    "figure-4b-rates": lambda: accuracies("ar_based_conv", "kernel_size", "d_model"),
+    "figure-7": lambda: restored("atr", "mixer"),
+    "figure-7-rates": lambda: accuracies("atr", "mixer", "d_model"),
+    "figure-8": lambda: restored("atr_mamba_conv", "d_conv"),
+    "figure-8-rates": lambda: accuracies("atr_mamba_conv", "d_conv", "d_model"),
+    "figure-11-rates": lambda: accuracies("one_layer", "task", "mixer", "n_layers", d_model=32),
+    "recipes": lambda: accuracies("recipes", "d_model", "recipe", mixer="mamba"),
+}
+"""The tables by name."""
+
+
+def main() -> None:
+    """Write all tables anew."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        if (now := filled(text)) != text:
+            page.write_text(now, encoding="utf-8")
+            print(f"{page.relative_to(ROOT)} has new tables")
+
+
+if __name__ == "__main__":
+    main()
