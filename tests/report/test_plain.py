@@ -5,18 +5,21 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from mecheval.figures.by_mechanism import mixer_names, task_names
+from mecheval.figures.by_mechanism import mixer_names, setting_of, task_names
 from mecheval.figures.vegalite import text_of
 from mecheval.report.page import levels, tidy
-from mecheval.report.runs import flat, packed
+from mecheval.report.runs import best_runs, flat, packed, speaking
 from training.runs import tiny
 
 CONFIG = {
     "task": {"name": "ar", "pairs": 4},
     "mixer": {"name": "mamba", "d_conv": 4},
     "model": {"positions": "none"},
+    "optimiser": {"lr": 1e-3, "clip": None},
+    "data": {"shuffle": False},
     "seed": 0,
 }
 
@@ -70,10 +73,15 @@ def test_names_say_in_what_a_run_differs_from_most() -> None:
         changed("mixer", d_conv=2),
         changed("model", positions="learned"),
         changed("task", pairs=8),
+        changed("optimiser", lr=3e-3),
+        {**changed("optimiser", clip=1.0), "data": {"shuffle": True}},
     ]
     mixers, tasks = ["mamba"] * len(configs), ["ar"] * len(configs)
-    assert mixer_names(mixers, configs) == ["mamba", "mamba", "mamba · d_conv 2", "mamba · positions learned", "mamba"]
-    assert task_names(tasks, configs) == ["ar", "ar", "ar", "ar", "ar · pairs 8"]
+    assert mixer_names(mixers, configs) == [
+        "mamba", "mamba", "mamba · d_conv 2", "mamba · positions learned", "mamba", "mamba",
+        "mamba · clip 1.0 · shuffle true",
+    ]  # fmt: skip
+    assert task_names(tasks, configs) == ["ar", "ar", "ar", "ar", "ar · pairs 8", "ar", "ar"]
 
 
 def test_names_can_say_all_that_is_not_the_same_in_every_run() -> None:
@@ -82,7 +90,24 @@ def test_names_can_say_all_that_is_not_the_same_in_every_run() -> None:
         "mamba · d_conv 4 · positions none", "mamba · d_conv 4 · positions none", "mamba · d_conv 2 · positions none",
         "mamba · d_conv 4 · positions learned",
     ]  # fmt: skip
+    clipped = [CONFIG, changed("optimiser", clip=1.0)]
+    assert mixer_names(["mamba"] * 2, clipped, all_same=True) == ["mamba · clip none", "mamba · clip 1.0"]
     assert mixer_names(["mamba", None], [CONFIG, {}], all_same=True) == ["mamba", "?"]
+
+
+def test_only_the_learning_rate_is_chosen() -> None:
+    """A run that was trained in another way is no better run of the same setting."""
+    rows = {"fast": changed("optimiser", lr=3e-3), "slow": CONFIG, "clipped": changed("optimiser", clip=1.0)}
+    assert len({setting_of(run, config) for run, config in rows.items()}) == 2
+    frame = pd.DataFrame({
+        "run": list(rows), "config": list(rows.values()), "task": "ar", "mixer": "mamba", "status": "done",
+        "label": "induction", "mixer_name": mixer_names(["mamba"] * 3, list(rows.values())), "task_name": "ar",
+        "n_layers": 2, "d_model": 32, "seed": 0, "dev_accuracy": [0.4, 0.2, 0.7], "dev_likelihood": [0.4, 0.2, 0.7],
+    })  # fmt: skip
+    best = best_runs(frame)
+    assert dict(zip(best["run"], best["mixer_name"], strict=True)) == {"fast": "mamba", "clipped": "mamba · clip 1.0"}
+    assert list(speaking(frame)["run"]) == ["fast"]
+    assert list(speaking(frame[frame["run"] == "clipped"])["run"]) == ["clipped"]
 
 
 def test_thousands_of_configs_stay_small() -> None:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:  # slow to import
 
 
 Config = Mapping[str, Any]
-SETTING = ("task", "mixer", "model", "seed")
-"""Parts of a config that are equal among the runs from which the best learning rate is chosen."""
+SETTING, TRAINING = ("task", "mixer", "model", "seed"), ("optimiser", "schedule", "data")
+"""Parts of a config that are equal among the runs from which the best learning rate is chosen, but for that rate."""
 SPLIT = "test"
 DECIDING = "block is not null and (part = 'input' or kind = 'short_conv')"
 """SQL condition that holds for the sites whose shares are needed here."""
@@ -118,7 +118,7 @@ def _shares(store: Store, chosen: pd.DataFrame, meaning: Meaning) -> pd.DataFram
 
 def setting_of(run: str, config: Config) -> str:
     """A key that runs share if they differ only in their learning rate; a run without a config has one of its own."""
-    return json.dumps([config.get(part) for part in SETTING], sort_keys=True) if config else run
+    return json.dumps([*(config.get(part) for part in SETTING), trained(config)], sort_keys=True) if config else run
 
 
 def task_names(names: Sequence[str | None], configs: Sequence[Config]) -> list[str]:
@@ -130,15 +130,21 @@ def mixer_names(names: Sequence[str | None], configs: Sequence[Config], *, all_s
     """Each mixer with the options in which a run differs from most runs of it on that task: mamba · d_conv 2.
 
     Position embeddings, Canon convolutions and the lack of MLPs count as options, because they change what a mixer can
-    do. With `all_same`, an option is left out only where all these runs have the same value.
+    do, and so does how it was trained, but for the learning rate. With `all_same`, an option is left out only where all these runs have the same value.
     """
     around = [options(each, "model") for each in configs]
     own = [
         options(each, "mixer")
         | {"positions": model.get("positions"), "canon": model.get("canon") or "none", "mlp": model.get("mlp", True)}
+        | trained(each)
         for each, model in zip(configs, around, strict=True)
     ]
     return _named(names, [(options(config, "task").get("name"),) for config in configs], own, all_same)
+
+
+def trained(config: Config) -> dict[str, Any]:
+    """How a run was trained, without its learning rate."""
+    return {name: value for part in TRAINING for name, value in options(config, part).items() if name != "lr"}
 
 
 def options(config: Config, part: str) -> dict[str, Any]:
@@ -193,6 +199,8 @@ def _key(value: Any) -> Hashable:
 def _said(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_said, value))
+    if value is None:
+        return "none"
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 

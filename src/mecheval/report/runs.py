@@ -58,7 +58,7 @@ def run_frame(store: Store) -> pd.DataFrame:
 
 
 def best_runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """The run of each setting (task, mixer, model, seed) with the highest dev accuracy, then likelihood.
+    """The run of each setting, in which all is alike but the learning rate: the highest dev accuracy, then likelihood.
 
     A setting whose runs all failed or diverged is there, too, with its first.
     """
@@ -80,8 +80,14 @@ def arranged(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def speaking(frame: pd.DataFrame) -> pd.DataFrame:
-    """The best run of each task and mixer that has a verdict, which the top of the page describes."""
-    return best_rows(frame[frame["label"].notna() & frame["mixer"].notna()], ["task", "mixer"])
+    """The best run of each task and mixer that has a verdict, which the top of the page describes.
+
+    It is one with the usual options, if there is any.
+    """
+    judged = frame[frame["label"].notna() & frame["mixer"].notna()]
+    usual = judged["mixer_name"] == judged["mixer"]
+    some = usual.groupby([judged["task"], judged["mixer"]], dropna=False).transform("any")
+    return best_rows(judged[usual | ~some], ["task", "mixer"])
 
 
 def overview(frame: pd.DataFrame) -> dict[str, Any]:
