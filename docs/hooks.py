@@ -48,11 +48,9 @@ def _inside(link: re.Match[str], here: Path) -> str:
 
 def command_pages() -> Iterator[str]:
     """A section for every command: what it does, how it is called, its arguments and options."""
-    import typer
+    from mecheval.cli.commands import tree
 
-    from mecheval.cli.app import app
-
-    yield from _sections(typer.main.get_command(app), "mecheval")
+    yield from _sections(tree(), "mecheval")
 
 
 def _sections(command: Any, words: str) -> Iterator[str]:

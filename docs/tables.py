@@ -9,17 +9,18 @@ it is what the results say.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mecheval.paper.numbers import published
+from mecheval.paper.numbers import PUBLISHED, published
 from mecheval.paper.questions import LEARNT, RESTORED
 from mecheval.store import RESULTS, Store
 from mecheval.studies import STUDIES, StudyTable, seeds_in, study_points, study_table
 from mecheval.studies.axes import ordered, plain, say
+from mecheval.studies.table import GAP
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,14 +29,21 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?s)(<!-- table ([\w-]+) -->\n)(.*?)(<!-- end -->)")
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 """Learning rates that the plan may reach, also where the study itself has fewer."""
-PLACES = {"restored_key": "at key", "restored_value": "at value", "restored_query": "at query"}
-SHOWN = ("original", "corrupted", *PLACES)
+SHOWN = {**GAP, "restored_key": "at key", "restored_value": "at value", "restored_query": "at query"}
+"""The likelihoods of figures 3, 4a, 7 and 8, and their heads."""
 NAMES = {
     "attention": "attention", "base_conv": "BaseConv", "based": "Based", "delta_net": "DeltaNet", "h3": "H3",
     "hyena": "Hyena", "mamba": "Mamba",
 }  # fmt: skip
 """How prose writes the mixers."""
-HEADS = {"d_model": "width", "n_layers": "layers", "kernel_size": "kernel", "d_conv": "kernel", "recipe": "trained"}
+HEADS = {
+    "d_model": "width",
+    "lr": "rate",
+    "n_layers": "layers",
+    "kernel_size": "kernel",
+    "d_conv": "kernel",
+    "recipe": "trained",
+}
 VERDICTS = {"conv_association": "short convolution", "direct_retrieval": "direct retrieval", "not_learnt": "not learnt"}
 NONE = "–"
 
@@ -54,36 +62,37 @@ def finished(study: str, rates: Sequence[float] = ()) -> StudyTable:
     return replace(table, frame=table.frame[table.frame["status"] != "missing"])
 
 
-def figure3() -> str:
-    """The likelihoods of figure 3 beside the paper's."""
-    theirs = dict(list(published("ar").groupby(["d_model", "mixer"])))
-    sides = ("", "paper: ")
-    heads = ["mixer", "width", "seeds"] + [f"{side}{PLACES.get(name, name)}" for side in sides for name in SHOWN]
-    rows = [
-        [NAMES[mixer], str(width), str(len(runs)), *likelihoods(runs), *likelihoods(theirs[width, mixer])]
-        for (width, mixer), runs in settings(finished("ar").best().frame, "d_model", "mixer")
-    ]
+def beside(study: str, *axes: str) -> str:
+    """The likelihoods of our best runs / the paper's."""
+    theirs = dict(list(published(study).groupby(list(axes))))
+    table, shown = finished(study).best(), PUBLISHED[study].quantities
+    rows = []
+    for values, runs in settings(table.frame, *axes):
+        about = [*(named(axis, value) for axis, value in zip(axes, values, strict=True)), str(len(runs))]
+        both = zip(likelihoods(runs, shown), likelihoods(theirs[values], shown), strict=True)
+        rows.append([*about, *(" / ".join(pair) for pair in both)])
+    heads = [HEADS.get(axis, axis) for axis in axes]
+    return markdown([*heads, "seeds", *(table.titles[name].removeprefix("restored ") for name in shown)], rows)
+
+
+def restored(study: str, axis: str, **only: Any) -> str:
+    """The best run of every setting: how well it recalls, and where an activation of layer 1's input restores it."""
+    rows = []
+    for (width, value), runs in settings(finished(study).best().where(**only).frame, "d_model", axis):
+        verdicts = dict.fromkeys(VERDICTS.get(verdict, verdict) for verdict in runs["verdict"])
+        about = [named(axis, value), str(width), rates_of(runs), str(len(runs))]
+        rows.append([*about, percent(runs["test_accuracy"].mean()), *likelihoods(runs, SHOWN), ", ".join(verdicts)])
+    heads = [HEADS.get(axis, axis), "width", "rate", "seeds", "accuracy", *SHOWN.values(), "verdict"]
     return markdown(heads, rows)
 
 
-def restored(study: str, axis: str) -> str:
-    """The best run of every setting: how well it recalls, and where an activation of layer 1's input restores it."""
-    rows = []
-    for (width, value), runs in settings(finished(study).best().frame, "d_model", axis):
-        verdicts = dict.fromkeys(VERDICTS.get(verdict, verdict) for verdict in runs["verdict"])
-        about = [named(axis, value), str(width), rates_of(runs), str(len(runs))]
-        rows.append([*about, percent(runs["test_accuracy"].mean()), *likelihoods(runs), ", ".join(verdicts)])
-    heads = [HEADS.get(axis, axis), "width", "rate", "seeds", "accuracy", "original", "corrupted"]
-    return markdown([*heads, *PLACES.values(), "verdict"], rows)
-
-
-def likelihoods(runs: pd.DataFrame) -> list[str]:
+def likelihoods(runs: pd.DataFrame, shown: Iterable[str]) -> list[str]:
     """The means over seeds in %, bold where each of the runs has learnt and is restored."""
     gap = runs["original"] - runs["corrupted"]
     texts = []
-    for name in SHOWN:
+    for name in shown:
         share = (runs[name] - runs["corrupted"]) / gap
-        bold = name in PLACES and bool(((gap > LEARNT) & (share >= RESTORED)).all())
+        bold = name not in GAP and bool(((gap > LEARNT) & (share >= RESTORED)).all())
         texts.append(f"**{percent(runs[name].mean())}**" if bold else percent(runs[name].mean()))
     return texts
 
@@ -100,6 +109,18 @@ def accuracies(study: str, *axes: str, **only: Any) -> str:
                  for rate in rates]  # fmt: skip
         rows.append([*(named(axis, value) for axis, value in zip(axes, values, strict=True)), *cells])
     return markdown([*(HEADS.get(axis, axis) for axis in axes), *(say("lr", rate) for rate in rates)], rows)
+
+
+def recipes() -> str:
+    """The likelihoods of Mamba by the way in which it was trained, beside the paper's."""
+    frame = finished("recipes", RATES).where(mixer="mamba").frame
+    theirs = {(row.d_model, row.lr): row.original for row in published("ar_mamba_inside").itertuples()}
+    trained, rows = ordered("recipe", frame["recipe"]), []
+    for (width, rate), runs in settings(frame, "d_model", "lr"):
+        seeds = {recipe: group.sort_values("seed")["original"] for recipe, group in runs.groupby("recipe")}
+        cells = [", ".join(map(percent, seeds.get(recipe, ()))) or NONE for recipe in trained]
+        rows.append([str(width), say("lr", rate), *cells, percent(theirs[width, rate])])
+    return markdown(["width", "rate", *(say("recipe", recipe) for recipe in trained), "the paper"], rows)
 
 
 def accuracy(run: Any, chosen: set[str]) -> str:
@@ -139,17 +160,19 @@ def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "figure-3": figure3,
+    "figure-3": lambda: beside("ar", "d_model", "mixer"),
     "figure-3-rates": lambda: accuracies("ar", "mixer", "d_model"),
     "figure-4a": lambda: restored("ar_mamba_conv", "d_conv"),
     "figure-4a-rates": lambda: accuracies("ar_mamba_conv", "d_conv", "d_model"),
     "figure-4b-rates": lambda: accuracies("ar_based_conv", "kernel_size", "d_model"),
+    "figure-5": lambda: beside("ar_mamba_inside", "d_model", "lr"),
     "figure-7": lambda: restored("atr", "mixer"),
+    "figure-7-width-32": lambda: restored("atr", "mixer", d_model=32),
     "figure-7-rates": lambda: accuracies("atr", "mixer", "d_model"),
     "figure-8": lambda: restored("atr_mamba_conv", "d_conv"),
     "figure-8-rates": lambda: accuracies("atr_mamba_conv", "d_conv", "d_model"),
     "figure-11-rates": lambda: accuracies("one_layer", "task", "mixer", "n_layers", d_model=32),
-    "recipes": lambda: accuracies("recipes", "d_model", "recipe", mixer="mamba"),
+    "recipes": recipes,
 }
 """The tables by name."""
 
