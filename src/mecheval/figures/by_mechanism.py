@@ -130,7 +130,8 @@ def mixer_names(names: Sequence[str | None], configs: Sequence[Config], *, all_s
     """Each mixer with the options in which a run differs from most runs of it on that task: mamba · d_conv 2.
 
     Position embeddings, Canon convolutions and the lack of MLPs count as options, because they change what a mixer can
-    do, and so does how it was trained, but for the learning rate. With `all_same`, an option is left out only where all these runs have the same value.
+    do, and so does how it was trained, but for the learning rate. With `all_same`, an option is left out only where all
+    these runs have the same value.
     """
     around = [options(each, "model") for each in configs]
     own = [
