@@ -62,28 +62,32 @@ def finished(study: str, rates: Sequence[float] = ()) -> StudyTable:
     return replace(table, frame=table.frame[table.frame["status"] != "missing"])
 
 
-def beside(study: str, *axes: str) -> str:
+def beside(study: str, axis: str) -> str:
     """The likelihoods of our best runs / the paper's."""
-    theirs = dict(list(published(study).groupby(list(axes))))
+    theirs = dict(list(published(study).groupby(["d_model", axis])))
     table, shown = finished(study).best(), PUBLISHED[study].quantities
     rows = []
-    for values, runs in settings(table.frame, *axes):
-        about = [*(named(axis, value) for axis, value in zip(axes, values, strict=True)), str(len(runs))]
-        both = zip(likelihoods(runs, shown), likelihoods(theirs[values], shown), strict=True)
-        rows.append([*about, *(" / ".join(pair) for pair in both)])
-    heads = [HEADS.get(axis, axis) for axis in axes]
-    return markdown([*heads, "seeds", *(table.titles[name].removeprefix("restored ") for name in shown)], rows)
+    for (width, value), runs in settings(table.frame, "d_model", axis):
+        both = zip(likelihoods(runs, shown), likelihoods(theirs[width, value], shown), strict=True)
+        rows.append([about(axis, value, width, runs), *(" / ".join(pair) for pair in both)])
+    titles = [table.titles[name].removeprefix("restored ") for name in shown]
+    return markdown([f"{HEADS.get(axis, axis)}, width", *titles], rows)
 
 
 def restored(study: str, axis: str, **only: Any) -> str:
     """The best run of every setting: how well it recalls, and where an activation of layer 1's input restores it."""
     rows = []
     for (width, value), runs in settings(finished(study).best().where(**only).frame, "d_model", axis):
-        verdicts = dict.fromkeys(VERDICTS.get(verdict, verdict) for verdict in runs["verdict"])
-        about = [named(axis, value), str(width), rates_of(runs), str(len(runs))]
-        rows.append([*about, percent(runs["test_accuracy"].mean()), *likelihoods(runs, SHOWN), ", ".join(verdicts)])
-    heads = [HEADS.get(axis, axis), "width", "rate", "seeds", "accuracy", *SHOWN.values(), "verdict"]
-    return markdown(heads, rows)
+        verdicts = ", ".join(dict.fromkeys(VERDICTS.get(verdict, verdict) for verdict in runs["verdict"]))
+        accuracy = percent(runs["test_accuracy"].mean())
+        rows.append([about(axis, value, width, runs), accuracy, *likelihoods(runs, SHOWN), verdicts])
+    return markdown([f"{HEADS.get(axis, axis)}, width", "accuracy", *SHOWN.values(), "verdict"], rows)
+
+
+def about(axis: str, value: Any, width: int, runs: pd.DataFrame) -> str:
+    """A setting in words."""
+    seeds = f" ({len(runs)} seeds)" if len(runs) > 1 else ""
+    return f"{named(axis, value)}, {width}{seeds}"
 
 
 def likelihoods(runs: pd.DataFrame, shown: Iterable[str]) -> list[str]:
@@ -107,8 +111,8 @@ def accuracies(study: str, *axes: str, **only: Any) -> str:
         seeds = {rate: group.sort_values("seed") for rate, group in runs.groupby("lr")}
         cells = [", ".join(accuracy(run, chosen) for run in seeds[rate].itertuples()) if rate in seeds else NONE
                  for rate in rates]  # fmt: skip
-        rows.append([*(named(axis, value) for axis, value in zip(axes, values, strict=True)), *cells])
-    return markdown([*(HEADS.get(axis, axis) for axis in axes), *(say("lr", rate) for rate in rates)], rows)
+        rows.append([", ".join(named(axis, value) for axis, value in zip(axes, values, strict=True)), *cells])
+    return markdown([", ".join(HEADS.get(axis, axis) for axis in axes), *(say("lr", rate) for rate in rates)], rows)
 
 
 def recipes() -> str:
@@ -139,11 +143,6 @@ def settings(frame: pd.DataFrame, *axes: str) -> list[tuple[tuple[Any, ...], pd.
     return sorted(groups.items(), key=lambda group: places[group[0]])
 
 
-def rates_of(runs: pd.DataFrame) -> str:
-    """The learning rates of these runs."""
-    return ", ".join(say("lr", rate) for rate in sorted(set(runs["lr"])))
-
-
 def named(axis: str, value: Any) -> str:
     """A value of an axis as prose writes it."""
     return NAMES.get(value, value) if axis == "mixer" else str(value) if axis == "n_layers" else say(axis, value)
@@ -160,12 +159,12 @@ def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "figure-3": lambda: beside("ar", "d_model", "mixer"),
+    "figure-3": lambda: beside("ar", "mixer"),
     "figure-3-rates": lambda: accuracies("ar", "mixer", "d_model"),
     "figure-4a": lambda: restored("ar_mamba_conv", "d_conv"),
     "figure-4a-rates": lambda: accuracies("ar_mamba_conv", "d_conv", "d_model"),
     "figure-4b-rates": lambda: accuracies("ar_based_conv", "kernel_size", "d_model"),
-    "figure-5": lambda: beside("ar_mamba_inside", "d_model", "lr"),
+    "figure-5": lambda: beside("ar_mamba_inside", "lr"),
     "figure-7": lambda: restored("atr", "mixer"),
     "figure-7-width-32": lambda: restored("atr", "mixer", d_model=32),
     "figure-7-rates": lambda: accuracies("atr", "mixer", "d_model"),
