@@ -223,6 +223,9 @@ def test_seeds_become_a_mean_with_its_range_and_a_mark_where_they_differ() -> No
     assert (based["label"], based["apart"], based["seeds"]) == ("95.0", False, "3 of 3")
     assert (h3["label"], h3["apart"], h3["range"]) == ("40.0", True, "10.0 to 90.0 %")
     assert (mamba["label"], mamba["seeds"], mamba["status"]) == ("30.0*", "2 of 3", "done, diverged")
+    fewer = changed(table, status=["done"] * 8 + ["missing"])
+    with_fewer = {cell["mixer"]: cell for cell in cells(fewer, {"test_accuracy": "q"}, ["mixer", "d_model"])}
+    assert (with_fewer["mamba"]["label"], with_fewer["mamba"]["seeds"]) == ("30.0", "2 of 3")
     notes = " ".join(figures.accuracy(table, "").to_dict()["title"]["subtitle"])
     expected = "means over seeds; *: some seeds have no result; marked corner: seeds differ by more than 10 points"
     assert notes == expected

@@ -84,9 +84,10 @@ def _summary(runs: Sequence[Mapping[str, Any]], column: str) -> Cell:
             **({} if runs else {"status": "missing"}),
         }  # fmt: skip
     mean, low, high = fmean(values), min(values), max(values)
+    begun = sum(run["status"] != "missing" for run in runs)  # of one setting there may be more seeds than of another
     return {
         "value": mean, "low": low, "high": high, "apart": high - low > APART,
-        "label": percent(mean) + "*" * (len(values) < len(runs)), "shown": f"{percent(mean)} %",
+        "label": percent(mean) + "*" * (len(values) < begun), "shown": f"{percent(mean)} %",
         "range": f"{percent(low)} to {percent(high)} %", "seeds": seeds,
     }  # fmt: skip
 
