@@ -62,6 +62,9 @@ def test_a_study_trains_intervenes_draws_and_is_not_done_twice(command: Command,
     assert "done " not in err
     assert stamps == {path: path.stat().st_mtime_ns for path in stamps}
     assert command(*words, "--status") == (0, "ar: 2 of 2 runs done · 0 running · 0 left\n", "")
+    sweep = ("--nice", "19", "--workers", "1", "--log", "sweep.log", "--figures", "f", "--skip-published")
+    assert command(*words, *sweep, "--status") == command(*words, "--status")  # the command of a sweep, and --status
+    assert not Path("sweep.log").exists()
     assert json.loads(command(*words, "--status", "--json")[1])["ar"]["done"] == 2
     assert (tmp_path / "store" / "figures" / "ar-laptop-curves.png").exists()
     for words, name in (([], "a.svg"), (["--curves"], "b.json")):  # again, from the store
@@ -226,13 +229,9 @@ def test_a_study_searches_rates_and_tracks_its_runs(
     ("words", "message"),
     [
         (["--search", "4", "--lr", "1e-3"], "--search takes --lr LOWEST,HIGHEST: the window of learning rates."),
-        (["--search", "4", "--status"], "--status trains and draws nothing; leave out --search."),
+        (["--search", "4", "--status"], "--status cannot know which learning rates will be tried; leave out --search."),
         (["--track", "mlflow"], "unknown tracker 'mlflow'. Choices: tensorboard, wandb, wandb-offline."),
-        (["--track", "tensorboard", "--status"], "--status trains and draws nothing; leave out --track."),
-        (["--nice", "5", "--status"], "--status trains and draws nothing; leave out --nice."),
-        (["--figures", "f", "--status"], "--status trains and draws nothing; leave out --figures."),
-        (["--latex", "--status"], "--status trains and draws nothing; leave out --latex."),
-        (["--skip-published", "--status"], "--status trains and draws nothing; leave out --skip-published."),
+        (["--latex", "--status"], "--status is a line of text, or --json; leave out --latex."),
         (["--skip-published", "--search", "2"], "--skip-published is for a study's own learning rates; leave out"),
         (["--device", "cuda:7"], "device cuda:7: PyTorch sees 0 CUDA devices here; try device cpu."),
         (["--device", "tpu"], "machine: device: should be cpu, cuda, cuda:0, cuda:1, ... or mps (got 'tpu')"),

@@ -118,7 +118,9 @@ def study(
     skip_published: Annotated[
         bool, typer.Option("--skip-published", help="Do not train runs whose results come with the package.")
     ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Only report progress; train nothing.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only report progress of this command; train nothing.")
+    ] = False,
     latex: Latex = False,
     markdown: Markdown = False,
     csv: Csv = False,
@@ -153,11 +155,10 @@ def study(
             raise UserError(f"a store behind a URL is for --engine ray; --engine {engine} needs a folder.")
         opened = open_store(store)
         tracked = tuple(dict.fromkeys(track or ()))
-        used = {"search": search, "track": tracked, "engine": engine != "local", "log": log, "figures": figures,
-                "skip-published": skip_published, **{name: name != "workers" for name in given},
-                kind or "json": kind not in (None, "json")}  # fmt: skip
-        if status and (idle := [name for name, value in used.items() if value]):
-            raise UserError(f"--status trains and draws nothing; leave out --{idle[0]}.")
+        if status and search:
+            raise UserError("--status cannot know which learning rates will be tried; leave out --search.")
+        if status and kind not in (None, "json"):
+            raise UserError(f"--status is a line of text, or --json; leave out --{kind}.")
         if skip_published and search:
             raise UserError("--skip-published is for a study's own learning rates; leave out --search.")
         if tracked and is_url(store):
@@ -166,7 +167,7 @@ def study(
             from mecheval.training.state import check_device
 
             check_device(device)  # before a worker fails with it; on a cluster, nodes may have what this machine lacks
-        for name in tracked:
+        for name in tracked if not status else ():
             tracker(name, opened.path)
     if status:
         _print_status(plans, open_published(store), workers, as_json)
