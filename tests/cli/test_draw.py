@@ -181,6 +181,14 @@ def test_the_mechanisms_of_a_study_come_with_the_package(command: Command, tmp_p
     assert command("draw", "mechanisms", "--study", "ar", "--scale", "paper", *place)[0] == 0
     assert {"attention", "based", "delta_net", "mamba"} <= set(texts(picture, "mixer"))
     assert "None" not in " ".join(texts(picture, "verdict"))
+    assert "3 seeds" in texts(picture, "about")  # of Mamba, without being asked for
+
+
+def test_the_task_is_that_of_the_study(command: Command, tmp_path: Path) -> None:
+    picture = tmp_path / "found.json"
+    place = ("--store", str(tmp_path / "none"), "--save", str(picture))
+    assert command("draw", "mechanisms", "--study", "atr", "--scale", "paper", *place)[0] == 0
+    assert json.loads(picture.read_text())["title"]["text"] == ["Where each mixer stores the key-value link (ATR)"]
 
 
 def test_of_learning_rates_the_best_on_dev_counts(tmp_path: Path) -> None:

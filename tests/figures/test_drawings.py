@@ -67,6 +67,7 @@ def run(mixer: str, finding: Finding, **columns: Any) -> dict[str, Any]:
     place = {"n_layers": 2, "d_model": 64, "seed": 0, "agreement": 1.0, "test_accuracy": 0.9}
     names = ("layer", "stored_by", "stored_at", "found_by")
     found = {"verdict": finding.label, **{name: getattr(finding, name) for name in names}}
+    found["places"] = ", ".join(finding.places) or None
     return {**dict.fromkeys(SHARES, math.nan), "mixer": mixer, **place, **found, **columns}
 
 
@@ -245,9 +246,10 @@ def test_ways_of_the_verdicts() -> None:
         arrows, inside = way(by_convolution, shares | {"conv_value": value_share, "conv_next_key": next_share})
         assert (len(arrows), len(inside)) == (2 * expected, expected)
         assert {arrow.end for arrow in arrows if arrow.colour == ASSOCIATES} == set(inside)
-    verdicts: list[Any] = ["mixed", "undetermined", "not_learnt", "something else"]
-    for verdict in verdicts:
-        assert way(Finding(verdict), shares) == ([], {})
+    there = {Spot("key", 1): 0.8, value: 0.9, Spot("query", 1): 0.7}
+    parts: Any = ("mixed", there), ("undetermined", there), ("not_learnt", {}), ("something else", {})
+    for verdict, places in parts:
+        assert way(Finding(verdict), shares) == ([], places)
     deep = way(Finding("induction", 3, 0, "next_key"), shares)[0]
     assert carries(deep, 4) == [(Spot("next_key", 1), Spot("next_key", 3))]
 
@@ -281,6 +283,17 @@ def test_numbers_of_layers_are_kept_apart() -> None:
     one = run("a", Finding("direct_retrieval", 0, None, None), n_layers=1)
     chart = mechanisms_figure(pd.DataFrame([one, run("a", INDUCTION, n_layers=3)]))
     assert words(chart, "layer") == ["layer 0", "layer 1", "layer 2", "layer 0"]
+
+
+def test_the_place_is_named_where_all_runs_have_the_same() -> None:
+    after, at = (Finding("conv_association", 0, places=(place,)) for place in ("next_key", "value"))
+    said = [
+        grouped(pd.DataFrame([run("a", one), run("a", two, seed=1)]))[0].said
+        for one, two in ((after, after), (after, at))
+    ]
+    assert [each[0] for each in said] == ["2 of 2 runs: short convolution in layer 0"] * 2
+    assert said[0][1] == "layer 0 joins key and value at the position after the value, then retrieves"
+    assert said[1][1] == "layer 0 joins key and value at several positions, then retrieves"
 
 
 def test_layers_are_named_where_they_are_known() -> None:

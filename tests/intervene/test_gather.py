@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -63,19 +65,54 @@ def test_every_position_between_key_and_query_has_a_name_or_is_among_the_others(
         assert between == set(range(int(clean.roles["key"][row]) + 1, int(clean.roles["query"][row])))
 
 
-def test_a_position_with_two_names_counts_for_neither() -> None:
+def alone(evidence: Evidence) -> dict[str, int]:
+    """Role -> in how many documents it is replaced at the input of layer 1."""
+    return {
+        cell.role: int((~np.isnan(found)).sum())
+        for cell, found in zip(evidence.cells, evidence.edited, strict=True)
+        if (cell.site, cell.corruption, cell.direction) == ("blocks.1.input", "key", "restore")
+    }
+
+
+def test_a_position_with_two_names_counts_for_one() -> None:
     task = me.build_task("ar", pairs=4, keys=12, values=12)
     clean = task.sample(96, "test")
     evidence = me.interchange(handmade("induction", task), clean, task.corrupt(clean), []).attrs[EVIDENCE]
     assert isinstance(evidence, Evidence)
     assert evidence.n < 96  # the last pair is within reach of a short convolution
-    there = {}
-    for cell, found in zip(evidence.cells, evidence.edited, strict=True):
-        if (cell.site, cell.corruption, cell.direction) == ("blocks.1.input", "key", "restore"):
-            there[cell.role] = int((~np.isnan(found)).sum())
+    there = alone(evidence)
     assert there["value"] == there["between"] == evidence.n
     assert "key+1" not in there  # it is the value in every document
-    assert there["value+3"] < evidence.n  # it is the divider in some
+    assert there["value+3"] + there["divider"] <= 2 * evidence.n - 1  # they are the same in some documents
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [("atr-based-32", "stores the key at the value"), ("atr-delta_net-32", "at the position after the value")],
+)
+def test_a_name_is_judged_in_all_documents(name: str, stored: str) -> None:
+    """On trees the value is often among the positions after the key, each of which then restores in some documents."""
+    task, lm = me.build_task("atr"), me.load_pretrained(name)
+    clean = task.sample(320, "test")
+    effects = me.interchange(lm, clean, task.corrupt(clean), [])
+    evidence, found = effects.attrs[EVIDENCE], me.verdict(effects)
+    assert stored in str(found.finding)
+    assert found.agreement is not None
+    assert found.agreement >= 0.95
+    places = positions(clean[torch.isin(clean.index, torch.from_numpy(evidence.index))], list(alone(evidence)))
+    one = [
+        cell
+        for cell in evidence.cells
+        if cell.site == evidence.depths.boundaries[0] and cell.role in named_between(clean)
+    ]
+    rows = {
+        cell.role: ~np.isnan(evidence.edited[evidence.cells.index(cell)]) for cell in one if cell.direction == "restore"
+    }
+    for first, second in itertools.combinations(rows, 2):
+        same = (places[first] == places[second]).numpy()
+        assert not (rows[first] & rows[second] & same).any(), (first, second)
+    widths = found.shares.query("direction == 'restore' and corruption == 'key'").eval("high - low")
+    assert widths.max() < 1  # a name of few documents that lose nothing would have an interval of many times this
 
 
 def test_several_queries_count_alike() -> None:

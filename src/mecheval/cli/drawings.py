@@ -17,7 +17,6 @@ from mecheval.cli.options import (
     DocumentSeed,
     Preset,
     Scale,
-    Seeds,
     Set,
     Split,
     State,
@@ -189,10 +188,10 @@ def ladder(
 
 @draw.command()
 def mechanisms(
-    task: Annotated[str, typer.Option(help="Runs of this task.")] = "ar",
+    task: Annotated[str | None, typer.Option(help="Runs of this task; default: ar, or the task of the study.")] = None,
     study: Annotated[str | None, typer.Option(help="Only runs of this study; default: all runs of the task.")] = None,
     scale: Scale = "laptop",
-    seeds: Seeds = 1,
+    seeds: AllSeeds = None,
     store: StorePath = Path(DEFAULT_STORE),
     save: Save = Path("mechanisms.svg"),
 ) -> None:
@@ -203,17 +202,20 @@ def mechanisms(
         from mecheval.figures.mechanisms import TITLE, mechanisms_figure
         from mecheval.store import Store
         from mecheval.store.location import open_published
-        from mecheval.studies import get_study, study_points
+        from mecheval.studies import get_study, seeds_in, study_points
         from mecheval.studies.axes import say
 
     figures.check_suffix(save)
     with aside.status("reading"):
         if study is None:
-            rows = mechanism_rows(Store(store), task)
+            asked = task or "ar"
+            rows = mechanism_rows(Store(store), asked)
         else:  # as all that is about a study, with the published runs
-            points = study_points(get_study(study), scale, seeds)
-            rows = mechanism_rows(open_published(str(store)), task, {point.config.id for point in points})
-    write_chart(mechanisms_figure(rows, f"{TITLE} ({say('task', task)})"), save)
+            found, wanted = open_published(str(store)), get_study(study)
+            points = study_points(wanted, scale, seeds_in(wanted, scale, found) if seeds is None else seeds)
+            asked = task or points[0].config.task.name
+            rows = mechanism_rows(found, asked, {point.config.id for point in points})
+    write_chart(mechanisms_figure(rows, f"{TITLE} ({say('task', asked)})"), save)
 
 
 @draw.command()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,12 +32,14 @@ VERDICTS = (
 """The verdicts in the order in which figures show them."""
 AFTER_VALUE = ("next_key", "value+1", "value+2", "value+3")
 """Roles after the value, which share a column of the drawing: a short convolution reaches them."""
+UNNAMED = ("redundant", "joint", "mixed", "undetermined")
+"""Verdicts on runs that learnt, without a way from key to query."""
 UNSETTLED = "the measurements do not settle it"
 SHARES = (*(f"share_{role}" for role in CARRIERS), "conv_value", "conv_next_key")
 """Restored shares. The first four: at the input of the layer that retrieves, or of layer 1 if that is layer 0; the
 others: after the short convolution of the layer that retrieves, the one that restores most."""
 COLUMNS = (
-    "mixer", "n_layers", "d_model", "seed", "verdict", "layer", "stored_by", "stored_at", "found_by",
+    "mixer", "n_layers", "d_model", "seed", "verdict", "layer", "stored_by", "stored_at", "found_by", "places",
     "agreement", "test_accuracy", *SHARES,
 )  # fmt: skip
 ASSOCIATES, RETRIEVES, BOTH = "#b35900", RAMP[7], INK
@@ -188,8 +190,13 @@ def grouped(frame: pd.DataFrame) -> list[Group]:
 
 def _group(mixer: str, n_layers: int, part: pd.DataFrame) -> Group:
     names = ("verdict", "layer", "stored_by", "stored_at", "found_by")
-    found = [_finding(*(plain(row[name]) for name in names)) for row in part.to_dict("records")]
-    counts = Counter(found).items()
+    rows = part.to_dict("records")
+    found = [_finding(*(plain(row[name]) for name in names)) for row in rows]
+    held: dict[Finding, set[Any]] = {}
+    for finding, row in zip(found, rows, strict=True):
+        held.setdefault(finding, set()).add(plain(row["places"]))
+    named = {finding: replace(finding, places=_one_place(places)) for finding, places in held.items()}
+    counts = Counter(named[finding] for finding in found).items()
     ranked = sorted(counts, key=lambda item: (item[0].label == "not_learnt", -item[1], order(item[0])))
     drawn = part[[finding == ranked[0][0] for finding in found]]
     means = {name: float(drawn[name].astype("float64").mean()) for name in SHARES}
@@ -198,16 +205,26 @@ def _group(mixer: str, n_layers: int, part: pd.DataFrame) -> Group:
     return Group(mixer, n_layers, ranked, means, widths, part["seed"].nunique(), ends)
 
 
+def _one_place(places: set[Any]) -> tuple[str, ...]:
+    """The place that holds the key in all runs; none if it is unknown, or if there are several."""
+    [first, *others] = places
+    return (first,) if isinstance(first, str) and not others and ", " not in first else ()
+
+
 def _finding(verdict: Any, layer: Any, stored_by: Any, stored_at: Any, found_by: Any) -> Finding:
     layer, stored_by, found_by = (None if each is None else int(each) for each in (layer, stored_by, found_by))
     return Finding(verdict, layer, stored_by, stored_at, found_by)
 
 
 def way(finding: Finding, shares: Mapping[str, float]) -> tuple[list[Arrow], dict[Spot, float]]:
-    """The arrows of a verdict, and the shares measured at places on the way; none for verdicts without a way."""
+    """The arrows of a verdict, and the shares measured at places on the way.
+
+    A verdict that names no way (such as mixed) has no arrows, but the places before layer 1 that take part.
+    """
     layer, at = finding.layer, "next_key" if finding.stored_at in AFTER_VALUE else finding.stored_at
     if layer is None:
-        return [], {}
+        before = {Spot(role, 1): shares[f"share_{role}"] for role in CARRIERS if finding.label in UNNAMED}
+        return [], {spot: share for spot, share in before.items() if share >= Rule().trace / 2}
     key, query = Spot("key", layer), Spot("query", layer + 1)
     if finding.label == "induction" and finding.stored_by is not None and at in CARRIERS:
         share = shares[f"share_{at}"]
@@ -248,7 +265,7 @@ def draw_mechanism(canvas: Canvas, group: Group, place: Mapping[str, float], flo
 
     arrows, measured = group.way()
     carried = carries(arrows, group.n_layers)
-    passed = {spot for ends in (*(arrow[:2] for arrow in arrows), *carried) for spot in ends}
+    passed = {spot for ends in (*(arrow[:2] for arrow in arrows), *carried) for spot in ends} | set(measured)
     beside = (place[CARRIERS[1]] - place[CARRIERS[0]]) / 2
     left, right = place[CARRIERS[0]] - beside, place[CARRIERS[-1]] + beside
     canvas.layers(group.n_layers, left, right, floor, BAND, BAND - 10)

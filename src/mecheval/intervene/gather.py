@@ -2,7 +2,8 @@
 
 The sites come from the model, never from what a user happened to ask for. Documents count if key, value and query are
 at different positions and the query is beyond the reach of a short convolution (otherwise the positions in between
-could not be distinguished from the query). A position with two names in a document counts for neither.
+could not be distinguished from the query). A position with two names in a document counts for the one that restores
+more in all documents.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ from mecheval.types import NOWHERE, RANDOM, Batch, first_of, has_role
 Floats = NDArray[np.float64]
 FEW, MOST_OPERATIONS = 64, 400
 """Number of documents with which the operations inside a custom mixer are searched, and most operations tried."""
+WORTH_NAMING = 0.1
+"""Smallest share of what is lost that must be lost in the documents of a name, for the name to count."""
 AHEAD = 1e-3
 """Smallest change of an activation, relative to the largest at its site, that is more than rounding."""
 
@@ -67,7 +69,7 @@ class Trial:
         self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
         self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
         self.where = positions(clean, [*self.kinds, "body"])
-        self.named = {role: at for role, at in _apart(named_between(clean)).items() if (at != NOWHERE).any()}
+        self.named = _distinct(named_between(clean))
         others = positions(clean, ["others", RANDOM], seed)
         self.where |= self.named | {role: at for role, at in others.items() if (at != NOWHERE).any()}
         self.roles = [role for role in self.where if role not in (*self.kinds, "body")]
@@ -96,6 +98,7 @@ class Trial:
             asks.append(Ask(sites, ["question", "body"], "value"))
         asks += [Ask(sites, [role], corruption) for role, corruption in self.meetings[:-1]]
         self._run(*asks)
+        self._name_once(*sites)
         if self.where["question"].shape[1] == 1:  # question and query coincide, so one number serves both
             for site, direction in itertools.product(sites, ("restore", "destroy")):
                 found = self.found[Cell(str(site), "question", "key", direction)]
@@ -136,6 +139,7 @@ class Trial:
         first = next((site for site, part in there.items() if part >= rule.enough), max(there, key=there.__getitem__))
         every = [*self.kinds, *self.roles]
         self._run(Ask([first], every), Ask([first], every, "key", "destroy"))
+        self._name_once(first)
         return first
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
@@ -202,6 +206,33 @@ class Trial:
                 parts.append(torch.where(there, torch.stack(found), torch.nan))
             for role, likelihoods in zip(roles, torch.cat(parts, dim=1), strict=True):
                 self.found[Cell(str(operation.site), role, corruption, direction)] = likelihoods.numpy()
+        self._name_once(operation.site)
+
+    def _name_once(self, *sites: str) -> None:
+        """At each site, let a position with several names count for one: the one that restores most over all documents.
+
+        On trees, the value is often the first position after the key. What is stored there then restores with either
+        name, but over all documents only with the right one. A name for which little is lost in the documents that
+        remain is left out.
+        """
+        lost = self.original - self.lost["key"]
+        whole = lost.sum()
+        if not whole > 0:
+            return
+        for site in map(str, sites):
+            restored = {role: np.nansum(self.found[Cell(site, role)] - self.lost["key"]) for role in self.named}
+            taken: list[Tensor] = []
+            for role in sorted(self.named, key=lambda role: -round(restored[role] / whole, 2)):  # ties in their order
+                at = self.named[role]
+                free = has_role(at)
+                for other in taken:
+                    free = free & ~_meet(at, other)
+                taken.append(at)
+                counts = free.cpu().numpy()
+                for direction in ("restore", "destroy"):
+                    found = self.found.pop(Cell(site, role, "key", direction))
+                    if lost[counts].sum() >= WORTH_NAMING * whole:
+                        self.found[Cell(site, role, "key", direction)] = np.where(counts, found, np.nan)
 
     def shares(self) -> dict[Cell, float]:
         """The shares of all cells measured so far."""
@@ -265,18 +296,20 @@ class Trial:
         return run_edits(self.model, base, edits, cells, where, self.budget, known=known)[1]
 
 
-def _apart(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Remove names that share a position in a document; if two mostly do, only the second one is removed."""
-    kept = {role: at.clone() for role, at in named.items()}
-    roles = list(named)
-    for i, role in enumerate(roles):
-        for other in roles[i + 1 :]:
-            one, two = (named[each].view(len(named[each]), -1) for each in (role, other))
-            same = ((one[:, :, None] == two[:, None]) & (one != NOWHERE)[:, :, None]).any(2).any(1)
-            kept[other][same] = NOWHERE
-            if float(same.double().mean()) <= 0.5:
-                kept[role][same] = NOWHERE
-    return kept
+def _meet(one: Tensor, other: Tensor) -> Tensor:
+    """(n,) whether two roles have a position in common, of one position (n,) or several (n, m) each."""
+    first, second = (at.view(len(at), -1) for at in (one, other))
+    return ((first[:, :, None] == second[:, None]) & (first != NOWHERE)[:, :, None]).flatten(1).any(1)
+
+
+def _distinct(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The names that some document has at a position of its own: `key+1` is no name where the value is always there."""
+    kept: dict[str, Tensor] = {}
+    for role, at in named.items():
+        if any(bool(_meet(at, other)[has_role(at)].all()) for other in kept.values()):
+            continue  # also one that no document has
+        kept[role] = at
+    return {role: at for role, at in kept.items() if bool(has_role(at).any())}
 
 
 def other_values(clean: Batch) -> Batch | None:
