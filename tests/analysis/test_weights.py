@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,32 @@ def test_what_reports_show_of_published_models_is_what_their_weights_give() -> N
     kept, run = kept_documents(), weights.find_run(Store(RESULTS), "ar-attention-32")
     assert len(kept) == len(pretrained_files())
     assert alike(explore(run), kept[run.id]), "the report has changed: run `mecheval results refresh`"
+
+
+@pytest.mark.parametrize("name", ["ar-mamba-32", "atr-based-32", "atr-delta_net-32"])
+def test_published_verdicts_are_what_their_weights_give(name: str) -> None:
+    run = weights.find_run(Store(RESULTS), name)
+    [stored] = run.read("verdicts")
+    found = runs.probe(run).verdict.finding
+    assert str(found) == stored["summary"], "the rule has changed: run `mecheval results refresh`"
+
+
+def test_published_verdicts_are_computed_anew(tmp_path: Path, command: Command) -> None:
+    results = tmp_path / "results"
+    origin = weights.find_run(Store(RESULTS), "atr-mamba-32")
+    shutil.copytree(origin.path, results / "runs" / origin.id)
+    (results / "weights").mkdir()
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(RESULTS / "weights" / f"atr-mamba-32{suffix}", results / "weights")
+    run = Store(results).folder(origin.id)
+    [right] = run.read("verdicts")
+    run.replace(
+        {"verdicts": [right | {"label": "pointer", "summary": "wrong"}]}, ("state",), "interventions on last, test"
+    )
+    assert "of 1 models" in command.prints("results", "refresh", "--to", str(results))
+    [now] = run.read("verdicts")
+    assert (now["label"], now["summary"]) == (right["label"], right["summary"])
+    assert run.status()["test_accuracy"] == origin.status()["test_accuracy"]
+    assert run.problems() == []
+    assert not list(results.rglob("lock"))
+    assert "host" not in str(run.environments())

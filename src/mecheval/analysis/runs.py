@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from mecheval.intervene.effects import EVIDENCE
 from mecheval.model import LM
 from mecheval.store import RunFolder, StoreError
 from mecheval.store.bounds import ON_THE_WAY
-from mecheval.store.published import is_published
+from mecheval.store.published import is_published, publish
 from mecheval.tasks import Task
 from mecheval.types import CORRUPTIONS, LAST, Batch, is_on_maps, last_of
 
@@ -179,10 +180,24 @@ def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | No
         found = measure(trained.lm, *documents(trained.task, trained.config, split, n))
     if keep:
         with folder.exclusive():
-            tables = found.rows(state, trained.step, split)
-            tables["effects"] = beside(tables["effects"], folder.read("effects"), judged=True)
-            folder.replace(tables, PLACE, f"interventions on {state}, {split}")
+            _keep(folder, found, state, trained.step, split)
     return found
+
+
+def judge_again(folder: RunFolder, results: Path) -> None:
+    """Intervene on a published run of which the weights are there, and publish the effects and the verdict anew."""
+    trained = load_run(folder)
+    for split in sorted({row["split"] for row in folder.read("verdicts") if row["state"] == LAST}):
+        with alone(trained.config.machine.threads):
+            found = measure(trained.lm, *documents(trained.task, trained.config, split))
+        _keep(folder, found, LAST, trained.step, split)
+    publish(folder, results)
+
+
+def _keep(folder: RunFolder, found: Measured, state: str, step: int, split: str) -> None:
+    tables = found.rows(state, step, split)
+    tables["effects"] = beside(tables["effects"], folder.read("effects"), judged=True)
+    folder.replace(tables, PLACE, f"interventions on {state}, {split}")
 
 
 def ablation(

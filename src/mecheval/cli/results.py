@@ -61,18 +61,20 @@ def add(
 def refresh(
     to: Annotated[Path, typer.Option(help="Folder of published results; default: that of the package.")] = RESULTS,
 ) -> None:
-    """Recompute what reports show of single documents of the published models, after a change of the report."""
+    """Recompute verdicts, effects and shown documents of the published models, after a change of the rule or report."""
     with loading():
+        from mecheval.analysis.runs import judge_again
         from mecheval.report.documents import keep_documents
-        from mecheval.store.published import pretrained_files
+        from mecheval.store.published import pretrained_files, pretrained_origin
 
-    names = list(pretrained_files(to))
+    names = pretrained_files(to)
     if not names:
         raise UserError(f"there are no trained models in {to / 'weights'}; `mecheval results add --weights` adds some.")
-    with aside.status("looking at documents"):
-        for name in names:
+    with aside.status("intervening, and looking at documents"):
+        for name, path in names.items():
+            judge_again(Store(to).folder(pretrained_origin(path)["run"]), to)
             keep_documents(name, to)
-    line(f"wrote what reports show of {len(names)} models")
+    line(f"wrote verdicts and what reports show of {len(names)} models")
 
 
 def _best(store: Store, results: Path) -> list[RunFolder]:
