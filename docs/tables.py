@@ -46,6 +46,9 @@ HEADS = {
 }
 VERDICTS = {"conv_association": "short convolution", "direct_retrieval": "direct retrieval", "not_learnt": "not learnt"}
 NONE = "–"
+DISTANCES = Path(__file__).parent / "results" / "distance.csv"
+NEAR = ("1", "2", "3")
+"""Distances that enough documents have."""
 
 
 def filled(text: str) -> str:
@@ -115,6 +118,22 @@ def accuracies(study: str, *axes: str, **only: Any) -> str:
     return markdown([", ".join(HEADS.get(axis, axis) for axis in axes), *(say("lr", rate) for rate in rates)], rows)
 
 
+def by_distance() -> str:
+    """What pretrained models of trees restore before layer 1 by the distance from key to value, from docs/distance.py."""
+    import pandas as pd
+
+    found = pd.read_csv(DISTANCES, dtype={"distance": str})
+    found = found[found["distance"].isin(NEAR)]
+    rows = []
+    for name in sorted(set(found["model"]), key=lambda name: (int(name.rpartition("-")[2]), name)):
+        _, mixer, width = name.split("-")
+        shares = {row.distance: (row.key, row.between, row.query) for row in found[found["model"] == name].itertuples()}
+        cells = [" / ".join(f"**{share:.2f}**" if share >= RESTORED else f"{share + 0.0:.2f}" for share in shares[each])
+                 if each in shares else NONE for each in NEAR]  # fmt: skip
+        rows.append([f"{NAMES[mixer]}, {width}", *cells])
+    return markdown(["mixer, width", *(f"distance {each}" for each in NEAR)], rows)
+
+
 def recipes() -> str:
     """The likelihoods of Mamba by the way in which it was trained, beside the paper's."""
     frame = finished("recipes", RATES).where(mixer="mamba").frame
@@ -170,6 +189,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "figure-7-rates": lambda: accuracies("atr", "mixer", "d_model"),
     "figure-8": lambda: restored("atr_mamba_conv", "d_conv"),
     "figure-8-rates": lambda: accuracies("atr_mamba_conv", "d_conv", "d_model"),
+    "by-distance": by_distance,
     "figure-11-rates": lambda: accuracies("one_layer", "mixer", "n_layers", task="ar", d_model=32),
     "recipes": recipes,
 }

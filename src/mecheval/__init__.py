@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         smallest_set,
         state_sweep,
         verdict,
+        verdicts_by,
     )  # fmt: skip
     from mecheval.mixers import build_mixer
     from mecheval.model import LM, load_zoology
@@ -40,7 +41,7 @@ __all__ = [
     "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "attribute", "build_mixer", "build_task",
     "capture", "circuit", "erase_state", "evaluate", "heatmap", "interchange", "load_lm", "load_pretrained",
     "load_zoology", "patch", "path", "reads", "replace_state", "run_config", "smallest_set", "state_sweep", "train",
-    "verdict",
+    "verdict", "verdicts_by",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -49,8 +50,9 @@ _ROOMS = {
     "ablate": "intervene", "attribute": "intervene", "capture": "intervene", "circuit": "intervene",
     "interchange": "intervene", "patch": "intervene", "path": "intervene",
     "erase_state": "intervene", "reads": "intervene", "replace_state": "intervene", "state_sweep": "intervene",
-    "smallest_set": "intervene", "verdict": "intervene", "load_lm": "analysis", "load_pretrained": "analysis",
-    "train": "training", "evaluate": "evaluation", "heatmap": "figures",
+    "smallest_set": "intervene", "verdict": "intervene", "verdicts_by": "intervene",
+    "load_lm": "analysis", "load_pretrained": "analysis", "train": "training", "evaluate": "evaluation",
+    "heatmap": "figures",
 }  # fmt: skip
 """Names are imported when first used, so that listing and sampling tasks does not load torch, and help is fast."""
 

@@ -15,7 +15,7 @@ from torch import nn
 from mecheval.analysis.weights import read_weights, state_weights
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
-from mecheval.intervene import Depths, Verdict, ablate, interchange, state_sweep, verdict
+from mecheval.intervene import Depths, Verdict, ablate, interchange, state_sweep, verdict, verdicts_by
 from mecheval.intervene.edits import edit_of
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.model import LM
@@ -245,6 +245,15 @@ def probe_otherwise(
             tables = {"effects": beside(rows, folder.read("effects"), judged=False)}
             folder.replace(tables, PLACE, f"interventions on {state}, {split}, {about}")
     return effects
+
+
+def probe_by(
+    folder: RunFolder, fact: str, state: str = LAST, split: str = "test", n: int | None = None
+) -> dict[str, Verdict]:
+    """The verdict on a finished run for each group of documents with about the same value of a fact."""
+    trained = load_run(folder, state)
+    with alone(trained.config.machine.threads):
+        return verdicts_by(trained.lm, *documents(trained.task, trained.config, split, n), fact)
 
 
 def check_corruption(corruption: str, direction: str) -> None:

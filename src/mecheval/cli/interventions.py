@@ -38,6 +38,9 @@ def intervene(
     site: Annotated[
         str | None, typer.Option(help="state: sweep the state of every layer over positions, in place of the map.")
     ] = None,
+    by: Annotated[
+        str | None, typer.Option(help="A verdict for each value of a fact of the documents, such as distance.")
+    ] = None,
     corruption: Annotated[
         str, typer.Option(help="What documents lose: key (as in the paper), value, query, or swap (of two values).")
     ] = "key",
@@ -79,6 +82,11 @@ def intervene(
         figures.check_suffix(save)
     folder = weights.find_run(Store(store), run)
     _announce(mixer, folder)
+    if by is not None:
+        if edit or site is not None or save is not None or sites != "blocks" or (corruption, way) != runs.STANDARD:
+            raise UserError("--by gives verdicts, which are about restoring corrupted keys; leave out other options.")
+        _by_fact(folder, by, state, split, n, as_json)
+        return
     if site is not None:
         _check_sweep(site, sites, direction)
         _sweep(folder, state, split, n, corruption, save, as_json)
@@ -186,6 +194,30 @@ def _sweep(
     if save is not None:
         figures.save(figures.states(swept, f"{config.title} ({folder.id}, {about})", roles), save)
         note(f"wrote {save}")
+    note(took)
+
+
+def _by_fact(folder: RunFolder, fact: str, state: str, split: str, n: int | None, as_json: bool) -> None:
+    """Print a verdict for each group of documents."""
+    from mecheval.analysis.runs import probe_by
+    from mecheval.analysis.weights import run_config_of
+    from mecheval.cli.show import effects as show
+
+    began = time.monotonic()
+    with aside.status("intervening"):
+        found = probe_by(folder, fact, state, split, n)
+    took = f"{len(found)} verdicts took {time.monotonic() - began:.1f} s"
+    config, scores = run_config_of(folder), _scores(folder, state, split)
+    if as_json:
+        print_json({
+            "run": folder.id, "title": config.title, "state": state, "split": split, "scores": scores,
+            "by": [{fact: said, "n": each.n, "original": each.original, "corrupted": each.corrupted,
+                    **show.verdict_data(each)} for said, each in found.items()],
+        })  # fmt: skip
+        return
+    console.print(show.run_text(folder.id, config.title, f"{state} state, {split}", scores))
+    console.print()
+    console.print(show.by_fact_text(found, fact, config.build_task().meaning, config.model.n_layers))
     note(took)
 
 

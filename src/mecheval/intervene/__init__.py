@@ -6,6 +6,7 @@ from mecheval.lazy import lazily
 
 if TYPE_CHECKING:
     from mecheval.intervene.attribution import attribute
+    from mecheval.intervene.by_fact import verdicts_by
     from mecheval.intervene.circuits import Circuit, Wiring, circuit
     from mecheval.intervene.edits import Intervention, Mean, Noise, Take, Zero, capture, patch
     from mecheval.intervene.effects import ablate, default_sites, interchange
@@ -22,10 +23,12 @@ __all__ = [
     "Circuit", "Depths", "Effects", "Intervention", "Mean", "Noise", "Places", "Reads", "Rule", "Take", "Verdict",
     "Wiring", "Zero", "ablate", "attribute", "capture", "circuit", "default_sites", "erase_state", "interchange",
     "patch", "path", "reads", "replace_state", "smallest_set", "state_sweep", "verdict",
+    "verdicts_by",
 ]  # fmt: skip
 
 _NAMES = {
     "attribution": ("attribute",),
+    "by_fact": ("verdicts_by",),
     "circuits": ("Circuit", "Wiring", "circuit"),
     "edits": ("Intervention", "Mean", "Noise", "Take", "Zero", "capture", "patch"),
     "effects": ("ablate", "default_sites", "interchange"),

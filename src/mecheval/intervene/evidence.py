@@ -49,6 +49,8 @@ class Verdict:
     evidence: tuple[str, ...]  # one sentence each
     chance: float = float("nan")  # likelihood of the best guess that recalls nothing
     n: int = 0  # number of documents that count
+    original: float = float("nan")  # mean likelihood of the answer in these documents
+    corrupted: float = float("nan")  # the same with the key corrupted
 
     @property
     def label(self) -> Label:
@@ -259,7 +261,9 @@ class Numbers:
         ]
         shares = pd.DataFrame(rows, columns=[*Cell._fields, "share", "low", "high"])
         n, given = sum(run.n for run in self.runs), sum(run.given for run in self.runs)
-        return Verdict(found, agreement, shares, tuple(self._sentences(found, n, given)), float(self.value[-3]), n)
+        chance, original, corrupted = (float(self.value[i]) for i in (-3, -2, -1))
+        said = tuple(self._sentences(found, n, given))
+        return Verdict(found, agreement, shares, said, chance, n, original, corrupted)
 
     def _sentences(self, found: Finding, n: int, given: int) -> list[str]:
         used = (

@@ -167,6 +167,8 @@ def words(role: str | None, meaning: Meaning = FRAMED) -> str:
     """A role in words, with the names that the task uses."""
     key, value, query = (spoken(str(name)) for name in (meaning.key, meaning.value, meaning.query))
     known = {"next_key": f"position after the {value}", "others": f"other positions between {key} and {query}"}
+    if str(role).endswith("-1"):
+        return f"position before the {words(str(role)[:-2], meaning)}"
     base, _, steps = str(role).partition("+")
     if steps in ("1", "2", "3"):
         return f"{('first', 'second', 'third')[int(steps) - 1]} position after the {words(base, meaning)}"

@@ -277,11 +277,14 @@ def positions(batch: Batch, roles: Roles | None, seed: int = 0) -> dict[str, Ten
 def named_between(batch: Batch) -> dict[str, Tensor]:
     """Role -> (n,) or (n, m): the named positions between key and query; a position may have several names.
 
-    They are the value, the places that the task declares, and NEAR positions after the value and after the key.
+    They are the value, the places that the task declares, NEAR positions after the value and after the key, and the one
+    before the value, to which a layer may bring the key for the next layer's short convolution.
     """
     meaning = batch.meaning
     known = [role for role in (meaning.value, *meaning.places) if role in batch.roles]
-    after = [f"{role}+{i}" for role in (meaning.value, meaning.key) if role in batch.roles for i in range(1, NEAR + 1)]
+    steps = [f"+{i}" for i in range(1, NEAR + 1)]
+    near = ((meaning.value, [*steps, "-1"]), (meaning.key, steps))
+    after = [f"{role}{step}" for role, some in near if role in batch.roles for step in some]
     key, query = last_of(batch.roles[meaning.key])[:, None], first_of(batch.roles[meaning.query])[:, None]
     found = {}
     for role, places in positions(batch, [*(role for role in known if role), *after]).items():

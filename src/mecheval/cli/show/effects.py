@@ -18,6 +18,7 @@ from mecheval.figures.states import HALF, aligned, entered, named, reached, spel
 from mecheval.figures.vegalite import RAMP, WHITE_FROM
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
+from mecheval.intervene.mechanism import words
 from mecheval.sites import Site, sites_in
 from mecheval.types import FRAMED, MISSING, Meaning, spoken
 
@@ -102,6 +103,30 @@ def verdict_text(found: Verdict) -> Group:
     for sentence in found.evidence:
         evidence.add_row("-", Text(sentence))
     return Group(Text(f"Verdict: {found.finding}", "bold"), evidence)
+
+
+def by_fact_text(found: Mapping[str, Verdict], fact: str, meaning: Meaning, n_layers: int) -> Group:
+    """For each group of documents what the kinds of positions restore at the inputs of layers, and the verdict."""
+    inputs = {layer: str(Site(layer, "input", "stream")) for layer in range(1, n_layers)}
+    places = [(site, kind) for site in inputs.values() for kind in meaning.kinds]
+    named = [words(meaning.key), "between", words(meaning.query)]
+    heads = [f"layer {layer}\n{name}" if n_layers > 2 else name for layer in inputs for name in named]
+    table = plain_table([fact, "documents", "original", "corrupted", *heads], [fact])
+    verdicts = Table.grid(padding=(0, 1))
+    for value, each in found.items():
+        restored = each.shares.query("corruption == 'key' and direction == 'restore'")
+        share = dict(zip(zip(restored["site"], restored["role"], strict=True), restored["share"], strict=True))
+        shares = (share.get(place, math.nan) for place in places)
+        table.add_row(value, str(each.n), f"{each.original:.3f}", f"{each.corrupted:.3f}", *map(_share, shares))
+        verdicts.add_row(Text(f"{value}:", "bold"), Text(str(each.finding)))
+    where = " and ".join(inputs.values())
+    head = f"The likelihood of the answer by {fact}, and with the {words(meaning.key)} corrupted"
+    head += f"; and what share of this loss clean activations at {where} restore." if inputs else "."
+    return Group(Text(head), "", table, "", verdicts)
+
+
+def _share(share: float) -> str:
+    return MISSING if math.isnan(share) else f"{round(share, 2) + 0.0:.2f}"
 
 
 def verdict_data(found: Verdict) -> dict[str, Any]:
