@@ -119,7 +119,7 @@ def accuracies(study: str, *axes: str, **only: Any) -> str:
 
 
 def by_distance() -> str:
-    """What pretrained models of trees restore before layer 1 by the distance from key to value, from docs/distance.py."""
+    """What pretrained models of trees restore before layer 1, by the distance from key to value (docs/distance.py)."""
     import pandas as pd
 
     found = pd.read_csv(DISTANCES, dtype={"distance": str})
