@@ -128,10 +128,15 @@ def by_distance() -> str:
     for name in sorted(set(found["model"]), key=lambda name: (int(name.rpartition("-")[2]), name)):
         _, mixer, width = name.split("-")
         shares = {row.distance: (row.key, row.between, row.query) for row in found[found["model"] == name].itertuples()}
-        cells = [" / ".join(f"**{share:.2f}**" if share >= RESTORED else f"{round(share, 2) + 0.0:.2f}" for share in shares[each])
-                 if each in shares else NONE for each in NEAR]  # fmt: skip
+        cells = [" / ".join(map(bold_share, shares[each])) if each in shares else NONE for each in NEAR]
         rows.append([f"{NAMES[mixer]}, {width}", *cells])
     return markdown(["mixer, width", *(f"distance {each}" for each in NEAR)], rows)
+
+
+def bold_share(share: float) -> str:
+    """A restored share, bold where the activation carries the association."""
+    text = f"{round(share, 2) + 0.0:.2f}"
+    return f"**{text}**" if share >= RESTORED else text
 
 
 def recipes() -> str:
