@@ -250,6 +250,7 @@ def test_ways_of_the_verdicts() -> None:
     parts: Any = ("mixed", there), ("undetermined", there), ("not_learnt", {}), ("something else", {})
     for verdict, places in parts:
         assert way(Finding(verdict), shares) == ([], places)
+    assert way(Finding("induction", 1, 0, "value-1"), shares) == ([], there)
     deep = way(Finding("induction", 3, 0, "next_key"), shares)[0]
     assert carries(deep, 4) == [(Spot("next_key", 1), Spot("next_key", 3))]
 

@@ -219,12 +219,14 @@ def _finding(verdict: Any, layer: Any, stored_by: Any, stored_at: Any, found_by:
 def way(finding: Finding, shares: Mapping[str, float]) -> tuple[list[Arrow], dict[Spot, float]]:
     """The arrows of a verdict, and the shares measured at places on the way.
 
-    A verdict that names no way (such as mixed) has no arrows, but the places before layer 1 that take part.
+    A verdict that names no way that can be drawn, such as mixed, has no arrows, but the places before layer 1 that
+    take part.
     """
     layer, at = finding.layer, "next_key" if finding.stored_at in AFTER_VALUE else finding.stored_at
+    every = {Spot(role, layer or 1): shares[f"share_{role}"] for role in CARRIERS}
+    before = {spot: share for spot, share in every.items() if share >= Rule().trace / 2}
     if layer is None:
-        before = {Spot(role, 1): shares[f"share_{role}"] for role in CARRIERS if finding.label in UNNAMED}
-        return [], {spot: share for spot, share in before.items() if share >= Rule().trace / 2}
+        return [], before if finding.label in UNNAMED else {}
     key, query = Spot("key", layer), Spot("query", layer + 1)
     if finding.label == "induction" and finding.stored_by is not None and at in CARRIERS:
         share = shares[f"share_{at}"]
@@ -242,7 +244,7 @@ def way(finding: Finding, shares: Mapping[str, float]) -> tuple[list[Arrow], dic
         for spot, share in inside.items():
             arrows += [Arrow(key, spot, ASSOCIATES, share), Arrow(spot, query, RETRIEVES, share)]
         return arrows, inside
-    return [], {}
+    return [], before
 
 
 def carries(arrows: Sequence[Arrow], n_layers: int) -> list[tuple[Spot, Spot]]:
