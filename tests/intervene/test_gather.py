@@ -12,8 +12,8 @@ import mecheval as me
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence
 from mecheval.intervene.mechanism import Cell
+from mecheval.intervene.others import other_values
 from mecheval.intervene.places import NEAR, named_between, positions
-from mecheval.intervene.trial import other_values
 from mecheval.model.handmade import handmade
 from mecheval.types import FRAMED, NOWHERE
 

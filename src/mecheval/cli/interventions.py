@@ -1,4 +1,4 @@
-"""Commands about interventions: the map and verdict of a run, and one document explained, or explored in a browser."""
+"""The command for interventions on a run: its map and verdict, states swept over positions, verdicts by a fact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mecheval.cli.app import app, aside, console, loading, note, print_json
-from mecheval.cli.options import AnyRun, AsJson, Document, Set, Split, State, StorePath, Top, given_options
+from mecheval.cli.options import AnyRun, AsJson, Split, State, StorePath
 from mecheval.errors import UnknownName, UserError
 from mecheval.sites import sites_in
 from mecheval.store import DEFAULT_STORE
@@ -81,7 +81,7 @@ def intervene(
     if save is not None:
         figures.check_suffix(save)
     folder = weights.find_run(Store(store), run)
-    _announce(mixer, folder)
+    announce(mixer, folder)
     if by is not None:
         if edit or site is not None or save is not None or sites != "blocks" or (corruption, way) != runs.STANDARD:
             raise UserError("--by gives verdicts, which are about restoring corrupted keys; leave out other options.")
@@ -106,7 +106,7 @@ def intervene(
         effects = effects[effects["site"].isin(show.among(sites_in(effects), show.PARTS))]
     config = weights.run_config_of(folder)
     meaning = config.build_task().meaning
-    about, scores = f"{state} state, {split}{', edit ' * bool(edit)}{edit}", _scores(folder, state, split)
+    about, scores = f"{state} state, {split}{', edit ' * bool(edit)}{edit}", scores_of(folder, state, split)
     maps = {"": effects} if edit else {
         str(each): effects[effects["direction"] == each] for each in effects["direction"].unique()
     }  # fmt: skip
@@ -137,7 +137,7 @@ def intervene(
     note(took)
 
 
-def _announce(mixer: str | None, folder: RunFolder) -> None:
+def announce(mixer: str | None, folder: RunFolder) -> None:
     """Register the run's custom mixer from the file that the user names; a file of another mixer is an error."""
     if mixer is not None:
         from mecheval import custom
@@ -177,7 +177,7 @@ def _sweep(
         swept, roles = probe_states(folder, corruption, state, split, n)
     took = f"{len(swept)} states of {swept['n'].max()} documents took {time.monotonic() - began:.1f} s"
     config = run_config_of(folder)
-    about, scores = f"{state} state, {split}", _scores(folder, state, split)
+    about, scores = f"{state} state, {split}", scores_of(folder, state, split)
     if as_json:
         print_json({
             "run": folder.id, "title": config.title, "state": state, "split": split, "corruption": corruption,
@@ -207,7 +207,7 @@ def _by_fact(folder: RunFolder, fact: str, state: str, split: str, n: int | None
     with aside.status("intervening"):
         found = probe_by(folder, fact, state, split, n)
     took = f"{len(found)} verdicts took {time.monotonic() - began:.1f} s"
-    config, scores = run_config_of(folder), _scores(folder, state, split)
+    config, scores = run_config_of(folder), scores_of(folder, state, split)
     if as_json:
         print_json({
             "run": folder.id, "title": config.title, "state": state, "split": split, "scores": scores,
@@ -221,110 +221,6 @@ def _by_fact(folder: RunFolder, fact: str, state: str, split: str, n: int | None
     note(took)
 
 
-@app.command(short_help="Show one document before and after patching.")
-def explain(
-    run: AnyRun,
-    document: Document = 0,
-    state: State = "last",
-    split: Split = "test",
-    site: Annotated[list[str] | None, typer.Option(help="A site of `mecheval list sites`; may be repeated.")] = None,
-    roles: Annotated[
-        str | None, typer.Option(help="Roles, comma-separated; default: those that can carry an association.")
-    ] = None,
-    top: Top = 3,
-    mixer: OwnMixer = None,
-    store: StorePath = Path(DEFAULT_STORE),
-    as_json: AsJson = False,
-) -> None:
-    """Show one document, a run's answers, and its answers after patching in one clean activation."""
-    with loading():
-        from dataclasses import asdict
-
-        from mecheval.analysis import runs as probe
-        from mecheval.analysis.weights import find_run
-        from mecheval.cli.show import documents
-        from mecheval.cli.show import effects as show
-        from mecheval.intervene.explain import explain
-        from mecheval.store import Store
-        from mecheval.types import carriers
-
-    folder = find_run(Store(store), run)
-    _announce(mixer, folder)
-    trained = probe.load_run(folder, state)
-    clean, corrupted = probe.document(trained, document, split)
-    sites = site or show.among(trained.lm.sites(), show.ENDS)
-    asked = carriers(clean.roles) if roles is None else roles.split(",")
-    explained = explain(trained.lm, trained.task, clean, corrupted, sites, asked, top)
-    if as_json:
-        print_json({
-            "run": folder.id, "title": trained.config.title, "state": state, "split": split,
-            "document": documents.document_data(trained.task, clean, 0), **asdict(explained),
-        })  # fmt: skip
-        return
-    about = f"{state} state, {split}"
-    console.print(show.run_text(folder.id, trained.config.title, about, _scores(folder, state, split)))
-    console.print()
-    console.print(documents.legend(trained.task))
-    console.print(documents.document(trained.task, clean, 0))
-    console.print()
-    console.print(show.substitution_text(explained))
-    console.print("\nAfter patching in one clean activation (the right answer is always shown):")
-    for table in show.patched_tables(explained, console.width):
-        console.print()
-        console.print(table)
-
-
-@app.command(short_help="Edit a document and patch activations in a browser.")
-def explore(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|FOLDER", help="Run id or unique prefix, pretrained model, or Hugging Face checkpoint on disk."
-        ),
-    ],
-    document: Document = 0,
-    state: State = "last",
-    split: Split = "test",
-    task: Annotated[
-        str | None, typer.Option(help="Task of a checkpoint's document; default: words, for its tokenizer.")
-    ] = None,
-    assignments: Set = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0: any that is free.")] = 0,
-    browser: Annotated[bool, typer.Option("--browser", help="Open the page in a browser.")] = False,
-    store: StorePath = Path(DEFAULT_STORE),
-) -> None:
-    """Edit the tokens of a document and patch activations in a browser, and see answers, map and verdict at once.
-
-    The page is for this machine alone, at an address that only this terminal shows. Ctrl-C ends it.
-    """
-    with loading():
-        import webbrowser
-
-        from mecheval.analysis import runs
-        from mecheval.analysis.weights import find_run
-        from mecheval.explore.checkpoint import of_checkpoint
-        from mecheval.explore.server import Server
-        from mecheval.explore.session import Session
-        from mecheval.store import Store
-
-    if Path(run).is_dir():
-        if state != "last":
-            raise UserError("--state is for runs; a checkpoint on disk has one state.")
-        session = of_checkpoint(run, task or "words", given_options(assignments, []), document, split)
-    else:
-        if task or assignments:
-            raise UserError(
-                f"{run} is no folder: --task and --set are for checkpoints on disk; a run has its own task."
-            )
-        trained = runs.load_run(find_run(Store(store), run), state)
-        session = Session(trained.lm, trained.task, *runs.document(trained, document, split), trained.config.title)
-    with Server(session, port) as server:
-        console.print(server.address, soft_wrap=True)
-        if browser:
-            webbrowser.open(server.address)
-        server.serve_forever()
-
-
-def _scores(folder: RunFolder, state: str, split: str) -> dict[str, Any] | None:
+def scores_of(folder: RunFolder, state: str, split: str) -> dict[str, Any] | None:
     """The scores of a state of a run; None if they were not measured."""
     return next((row for row in folder.read("evaluations") if (row["state"], row["split"]) == (state, split)), None)
