@@ -115,6 +115,23 @@ def test_a_name_is_judged_in_all_documents(name: str, stored: str) -> None:
     assert widths.max() < 1  # a name of few documents that lose nothing would have an interval of many times this
 
 
+def test_short_convolutions_that_share_the_work_are_replaced_together() -> None:
+    """DeltaNet has one for keys and one for values, and on trees neither is all that a layer retrieves by."""
+    task, lm = me.build_task("atr"), me.load_pretrained("atr-delta_net-64")
+    clean = task.sample(320, "test")
+    corrupted = task.corrupt(clean)
+    effects = me.interchange(lm, clean, corrupted, [])
+    evidence, found = effects.attrs[EVIDENCE], me.verdict(effects)
+    assert found.label == "conv_association"
+    assert "at blocks.0.mixer.convs (its short convolutions together)" in str(found)
+    share = {Cell(*cell): value for *cell, value in found.shares[[*Cell._fields, "share"]].itertuples(index=False)}
+    rows = torch.isin(clean.index, torch.from_numpy(evidence.index))
+    single = [f"blocks.0.mixer.{name}_conv" for name in "qkv"]
+    assert max(share[Cell(site, "between")] for site in single) < 0.85
+    joint = me.interchange(lm, clean[rows], corrupted[rows], joint=[(site, "between") for site in single])
+    assert share[Cell("blocks.0.mixer.convs", "between")] == pytest.approx(float(joint["share"].iloc[0]), abs=1e-4)
+
+
 def test_several_queries_count_alike() -> None:
     task = me.build_task("ar", pairs=4, keys=12, values=12, queries=4)
     clean = task.each_query_in_turn(task.sample(40, "test"))

@@ -27,7 +27,7 @@ from mecheval.intervene.mechanism import (
     value_first,
     words,
 )
-from mecheval.intervene.trial import ratio
+from mecheval.intervene.trial import TOGETHER, ratio
 from mecheval.lazy import later
 from mecheval.types import Meaning
 
@@ -293,7 +293,8 @@ class Numbers:
                              f"{self.query} for another {self.query}: {self.share(asked)}.")  # fmt: skip
         inner = self.runs[0].inner
         if inner is not None:
-            lines += self._about(f"Inside the layer, at {inner}", inner)
+            whole = " (its short convolutions together)" if self.runs[0].sites[inner].part == TOGETHER else ""
+            lines += self._about(f"Inside the layer, at {inner}{whole}", inner)
         elif found.label == "direct_retrieval":
             ways = (KEY_FIRST, value_first(self.meaning))
             inside = [cell for cell in self.cells if cell.site not in self.runs[0].depths.boundaries

@@ -27,6 +27,8 @@ FEW, MOST_OPERATIONS = 64, 400
 """Number of documents with which the operations inside a custom mixer are searched, and most operations tried."""
 WORTH_NAMING = 0.1
 """Smallest share of what is lost that must be lost in the documents of a name, for the name to count."""
+TOGETHER = "mixer.convs"
+"""The part of a block that stands for all short convolutions of its layer, replaced at once."""
 AHEAD = 1e-3
 """Smallest change of an activation, relative to the largest at its site, that is more than rounding."""
 
@@ -86,6 +88,7 @@ class Trial:
             self.lost["value"] = np.concatenate([*parts, np.empty(0)])
         self.found: dict[Cell, Floats] = {}
         self.sites: dict[str, Site] = {}
+        self.together: dict[str, tuple[Site, ...]] = {}  # the sites that are replaced at once under one name
 
     def boundaries(self) -> None:
         """Replace every kind of positions, and every named position, at the input of every layer but the first."""
@@ -134,11 +137,25 @@ class Trial:
         there = {site: part for site, part in met.items() if part >= rule.trace}
         if not there:
             return None
-        first = next((site for site, part in there.items() if part >= rule.enough), max(there, key=there.__getitem__))
+        first = next((site for site, part in there.items() if part >= rule.enough), None)
+        if first is None or there[first] < rule.alone:
+            first = self._convolutions(sites, rule) or first or max(there, key=there.__getitem__)
         every = [*self.kinds, *self.roles]
         self._run(Ask([first], every), Ask([first], every, "key", "destroy"))
         self._name_once(first)
         return first
+
+    def _convolutions(self, sites: Sequence[str], rule: Rule) -> Site | None:
+        """A layer's short convolutions together, if they are enough; those of keys and values may share the work."""
+        several = tuple(site for site in sites if isinstance(site, Site) and site.kind == "short_conv")
+        if len(several) < 2:
+            return None
+        whole = Site(several[0].block, TOGETHER, "short_conv")
+        self.together[whole] = several
+        self._run(*(Ask([whole], [role], corruption) for role, corruption in self.meetings))
+        share = self.shares()
+        found = np.fmax.reduce([share[Cell(str(whole), *meeting)] for meeting in self.meetings])
+        return whole if found >= rule.enough else None
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
         """The same among all operations of a layer whose sites are not declared."""
@@ -245,7 +262,7 @@ class Trial:
         asked = [ask for ask in asks if ask.sites and ask.roles]
         if not asked:
             return
-        sites = list(dict.fromkeys(site for ask in asked for site in ask.sites))
+        sites = list(dict.fromkeys(part for ask in asked for site in ask.sites for part in self._parts(site)))
         roles = list(dict.fromkeys(role for ask in asked for role in ask.roles))
         parts = [self._slice(rows, asked, sites, roles) for rows in self.slices]
         for ask, *found in zip(asked, *parts, strict=True):
@@ -253,6 +270,10 @@ class Trial:
             for (site, role), likelihoods in zip(cells, torch.cat(found, dim=1), strict=True):
                 self.found[Cell(str(site), role, ask.corruption, ask.direction)] = likelihoods.numpy()
                 self.sites[str(site)] = site if isinstance(site, Site) else Site(None, site)
+
+    def _parts(self, site: str) -> tuple[str, ...]:
+        """The sites that are replaced under this name."""
+        return self.together.get(site, (site,))
 
     def _slice(self, rows: slice, asks: Sequence[Ask], sites: Sequence[str], roles: Sequence[str]) -> list[Tensor]:
         """(cells, n) likelihoods of some documents for each `Ask`."""
@@ -290,7 +311,7 @@ class Trial:
         def edits(site: str, role: str) -> Edit:
             return Take(values[site][role])
 
-        cells = [((site, role),) for site in sites for role in roles]
+        cells = [[(part, role) for part in self._parts(site)] for site in sites for role in roles]
         return run_edits(self.model, base, edits, cells, where, self.budget, known=known)[1]
 
 
