@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
-import torch
 
 import mecheval as me
 from commands import Command
 from mecheval.errors import UserError
-from mecheval.intervene.by_fact import groups
+from mecheval.intervene.groups import groups
 from mecheval.model.handmade import handmade
 
 
@@ -20,7 +20,7 @@ def test_groups_have_equal_or_neighbouring_values_and_enough_documents() -> None
     assert {said: rows.tolist() for said, rows in found.items()} == {
         "1": [1, 2, 5], "2 to 9": [0, 3, 4, 6, 7, 8, 9],
     }  # fmt: skip
-    assert sorted(torch.cat(list(groups(values, 2).values())).tolist()) == list(range(10))
+    assert sorted(np.concatenate(list(groups(values, 2).values())).tolist()) == list(range(10))
     assert list(groups(values, 2)) == ["1", "2", "3", "7 to 9"]
     assert list(groups(values, 11)) == ["1 to 9"]
     assert list(groups([4, 4], 1)) == ["4"]
@@ -65,3 +65,22 @@ def test_options_that_are_not_about_verdicts_are_refused(command: Command) -> No
         assert (code, error) == (
             2, "mecheval: --by gives verdicts, which are about restoring corrupted keys; leave out other options.\n",
         )  # fmt: skip
+
+
+def test_a_mixed_verdict_says_what_is_restored_at_each_distance() -> None:
+    task, lm = me.build_task("atr"), me.load_pretrained("atr-mamba-32")
+    clean = task.sample(320, "test")
+    found = me.verdict(me.interchange(lm, clean, task.corrupt(clean), []))
+    [said] = [sentence for sentence in found.evidence if "by distance from key to value" in sentence]
+    assert found.label == "mixed"
+    shares = {
+        group.split(": ")[0]: [float(share) for share in group.split(": ")[1].split(", ")]
+        for group in said.partition("and query: ")[2].rstrip(".").split("; ")
+    }
+    assert shares["1"][0] > 0.8
+    assert shares["2"][1] > 0.8
+    pairs = me.build_task("ar", pairs=4, keys=16, values=16)  # always at the same distance
+    clean = pairs.sample(40, "test")
+    mixed = me.verdict(me.interchange(handmade("mixture", pairs), clean, pairs.corrupt(clean), []))
+    assert mixed.label == "mixed"
+    assert not any("by distance" in sentence for sentence in mixed.evidence)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from torch import nn
 
 from mecheval.errors import UnknownName
 from mecheval.intervene.effects import interchange
 from mecheval.intervene.evidence import Verdict, verdict
+from mecheval.intervene.groups import groups
 from mecheval.intervene.mechanism import Depths, Rule
 from mecheval.types import Batch
 
@@ -34,23 +33,8 @@ def verdicts_by(
     """
     if fact not in clean.facts:
         raise UnknownName("fact of these documents", fact, clean.facts)
-    return {
-        said: verdict(interchange(model, clean[rows], corrupted[rows], [], depths=depths), rule)
-        for said, rows in groups(clean.facts[fact].tolist(), least).items()
-    }
-
-
-def groups(values: list[int], least: int) -> dict[str, torch.Tensor]:
-    """The rows (n,) of each group of at least `least` equal or neighbouring values, by what the group is called."""
-    every, rows = torch.tensor(values), torch.tensor(values).argsort(stable=True)
-    ends = [end for end in range(1, len(rows)) if every[rows[end - 1]] != every[rows[end]]]
-    bounds = [0]
-    for end in ends:
-        if end - bounds[-1] >= least <= len(rows) - end:  # what is left is a group, too
-            bounds.append(end)
     found = {}
-    for start, end in itertools.pairwise([*bounds, len(rows)]):
-        some = rows[start:end]
-        low, high = int(every[some[0]]), int(every[some[-1]])
-        found[str(low) if low == high else f"{low} to {high}"] = some.sort().values
+    for said, some in groups(clean.facts[fact].cpu().numpy(), least).items():
+        rows = torch.from_numpy(some)
+        found[said] = verdict(interchange(model, clean[rows], corrupted[rows], [], depths=depths), rule)
     return found

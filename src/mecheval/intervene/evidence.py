@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mecheval.errors import UserError
 from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence
+from mecheval.intervene.groups import groups
 from mecheval.intervene.intervals import LEVEL, difference_interval, mean_interval, share_interval, surely_above
 from mecheval.intervene.mechanism import (
     ASKED,
@@ -280,6 +281,7 @@ class Numbers:
             return lines
         for layer, site in enumerate(self.runs[0].depths.boundaries, start=1):
             lines += self._about(f"At the input of layer {layer}", site)
+            lines += self._by_distance(f"At the input of layer {layer}", site) if found.label == "mixed" else []
             question = Cell(site, "question", "value")
             if question in self.shares:
                 value = words(self.meaning.value)
@@ -309,6 +311,27 @@ class Numbers:
             else:
                 lines.append("Inside the layer, nothing could be looked at.")
         return lines
+
+    def _by_distance(self, opening: str, site: str) -> list[str]:
+        """A sentence that shows whether a mixture is one of documents: in each group one kind may hold the key."""
+        if any(run.distance is None for run in self.runs):
+            return []
+        rows = [self.cells.index(Cell(site, kind)) for kind in self.meaning.kinds]
+        parts = [run.parts() for run in self.runs]
+        order = [[run.cells.index(self.cells[row]) for row in rows] for run in self.runs]
+        effect, lost = (np.concatenate([part[i][own] for part, own in zip(parts, order, strict=True)], axis=1)
+                        for i in (0, 1))  # fmt: skip
+        distances = np.concatenate([run.distance for run in self.runs if run.distance is not None])
+        said = []
+        for distance, some in groups(distances, Rule().documents).items():
+            if lost[0, some].mean() >= Rule().learnt:
+                shares = ratio(effect[:, some].sum(1), lost[:, some].sum(1))
+                said.append(f"{distance}: {', '.join(f'{round(float(share), 2) + 0.0:.2f}' for share in shares)}")
+        kinds = f"{self.key}, positions between {self.key} and {self.query}, and {self.query}"
+        if len(said) < 2:
+            return []
+        value = words(self.meaning.value)
+        return [f"{opening}, share restored by distance from {self.key} to {value}, at {kinds}: {'; '.join(said)}."]
 
     def _about(self, opening: str, site: str) -> list[str]:
         """Sentences on what is restored and destroyed at a site, by kind of positions, then by role."""

@@ -47,6 +47,7 @@ class Evidence:
     inner: str | None  # the first site inside the retrieving layer at which key and value have met
     apart: Floats  # (4, m) likelihood, accuracy, chance, corrupted likelihood; if key, value and query are apart
     meaning: Meaning = FRAMED
+    distance: NDArray[np.int64] | None = None  # (n,) from key to value; None if there is no value
     ahead: int | None = None  # the first layer whose input depends on later tokens, if the model looks ahead
 
     def __deepcopy__(self, memo: object) -> Evidence:
@@ -129,7 +130,7 @@ def gather(
     return Evidence(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
-        chance, clean.index.cpu().numpy(), given, depths, inner, every, meaning, tried.ahead,
+        chance, clean.index.cpu().numpy(), given, depths, inner, every, meaning, _distance(clean), tried.ahead,
     )  # fmt: skip
 
 
@@ -152,6 +153,13 @@ def _stand_apart(batch: Batch) -> tuple[Tensor, Tensor]:
     last = torch.maximum(last_of(key), last_of(value))
     apart = apart & has_role(key) & has_role(value) & (last < query)
     return apart, apart & (last + NEAR < query)
+
+
+def _distance(batch: Batch) -> NDArray[np.int64] | None:
+    """(n,) how many positions the value stands after the key."""
+    if batch.meaning.value is None:
+        return None
+    return (first_of(batch.roles[batch.meaning.value]) - first_of(batch.roles[batch.meaning.key])).cpu().numpy()
 
 
 def chance_of(batch: Batch) -> Floats:
