@@ -130,7 +130,10 @@ class Trial:
             self.found[Cell(str(site), *ASKED)] = np.where(same, np.nan, likelihoods)
 
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
-        """The first site inside a layer at which key and value have met, otherwise the one at which most has."""
+        """The first site inside a layer at which key and value have met, or the one at which most has.
+
+        If no site alone is nearly enough, the layer's short convolutions are tried together.
+        """
         self._run(*(Ask(sites, [role], corruption) for role, corruption in self.meetings))
         share = self.shares()
         met = {site: np.fmax.reduce([share[Cell(site, *meeting)] for meeting in self.meetings]) for site in sites}
