@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import mecheval as me
 from mecheval.errors import UserError
 from mecheval.store import Store
 from mecheval.sweep import Estimate, Event, Job
@@ -150,6 +151,13 @@ def test_larger_runs_are_expected_to_take_longer() -> None:
     assert guess(small) < guess(deep)
     assert guess(small) < guess(wide)
     assert abs(guess(many) / guess(small) - 10) < 1e-6
+
+
+def test_a_large_vocabulary_costs_time_only_where_there_are_predictions() -> None:
+    """A run of the paper's AR model takes minutes, not the better part of an hour."""
+    one, all_pairs = (me.run_config("ar", "attention", "paper", d_model=32, queries=queries) for queries in (1, 16))
+    assert 120 < Estimate().seconds(one) < 600
+    assert Estimate().seconds(all_pairs) > 2 * Estimate().seconds(one)
 
 
 def test_the_pace_of_a_run_counts_for_others_of_its_kind_until_a_whole_one_is_known(tmp_path: Path) -> None:

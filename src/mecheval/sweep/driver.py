@@ -22,13 +22,13 @@ from mecheval.sweep.job import Event, Job
 from mecheval.tasks import build_task
 
 FEW = 16
-"""Number of documents from which the padded length of a batch is estimated."""
+"""Number of documents from which the length of documents is estimated."""
 SLOW = {"d_state", "filter_order", "expand_v", "lru_width", "lambda_lower_bound"}
 """Options of mixers whose steps take long, and which are not known to learn in a few of them."""
-LAYER_SECONDS, OPERATIONS, LONGER, EARLY = 1e-3, 9e10, 2.0, 0.5
-"""Constants for a guess when nothing has been measured: seconds per layer and step; operations per second; how many
-times longer a step takes with mixers that carry a state or have long convolutions; and the fraction of its steps that
-a run with early stopping takes."""
+LAYER_SECONDS, WEIGHT_SECONDS, OPERATIONS, LONGER, EARLY = 1e-3, 2e-9, 9e10, 2.0, 0.5
+"""Constants for a guess when nothing has been measured: seconds per step and layer; seconds per step and weight of the
+head; operations per second; how many times longer a step takes with mixers that carry a state or have long
+convolutions; and the fraction of its steps that a run with early stopping takes."""
 
 
 class SweepWatcher(Protocol):
@@ -200,19 +200,21 @@ def _guess(config: RunConfig) -> float:
     """A guess of a run's seconds from its size alone."""
     model, data = config.model, config.data
     options = {name.rpartition(".")[2]: value for name, value in config.mixer.options.items()}  # mamba.d_conv
-    vocabulary, length = _sizes(json.dumps(config.task.data(), sort_keys=True), data.batch_size)
-    parameters = model.d_model * (vocabulary + 12 * model.d_model * model.n_layers)
-    step = LAYER_SECONDS * model.n_layers + 6 * parameters * data.batch_size * length / OPERATIONS
+    vocabulary, length, predictions = _sizes(json.dumps(config.task.data(), sort_keys=True), data.batch_size)
+    head, body = model.d_model * vocabulary, 12 * model.d_model**2 * model.n_layers
+    operations = 6 * data.batch_size * (head * predictions + body * length)  # the head only answers
+    step = LAYER_SECONDS * model.n_layers + WEIGHT_SECONDS * head + operations / OPERATIONS
     is_long = SLOW & options.keys() or LONG in np.atleast_1d(options.get("kernel_size", 0))
     return data.steps * step * (LONGER if is_long else 1) * (1 if config.evaluate.stop_at is None else EARLY)
 
 
 @lru_cache
-def _sizes(task: str, batch_size: int) -> tuple[int, int]:
-    """The vocabulary size and the padded length, from a few documents drawn without kernels, which load slowly."""
+def _sizes(task: str, batch_size: int) -> tuple[int, float, int]:
+    """The vocabulary size, the mean length and the predictions of a document, from a few drawn without slow imports."""
     options = json.loads(task)
     made = build_task(options.pop("name"), **options)
-    return made.vocab_size, int(np.diff(made.reference(min(batch_size, FEW), "dev").starts).max())
+    few = made.reference(min(batch_size, FEW), "dev")
+    return made.vocab_size, float(np.diff(few.starts).mean()), few.predict_at.shape[1]
 
 
 @dataclass(frozen=True)
