@@ -133,6 +133,17 @@ def by_distance() -> str:
     return markdown(["mixer, width", *(f"distance {each}" for each in NEAR)], rows)
 
 
+def held_out() -> str:
+    """With held-out combinations, dev / test: accuracies, and what clean activations add to the likelihood."""
+    rows = []
+    for (mixer,), runs in settings(finished("atr_holdout").best().where(d_model=32).frame, "mixer"):
+        pairs = [("dev_accuracy", "test_accuracy")]
+        pairs += [(f"dev_attribution_{role}", f"attribution_{role}") for role in ("key", "value", "query")]
+        cells = (" / ".join(percent(runs[column].mean()) for column in pair) for pair in pairs)
+        rows.append([about("mixer", mixer, 32, runs), *cells])
+    return markdown(["mixer, width", "accuracy", "at key", "at value", "at query"], rows)
+
+
 def bold_share(share: float) -> str:
     """A restored share, bold where the activation carries the association."""
     text = f"{round(share, 2) + 0.0:.2f}"
@@ -195,6 +206,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "figure-8": lambda: restored("atr_mamba_conv", "d_conv"),
     "figure-8-rates": lambda: accuracies("atr_mamba_conv", "d_conv", "d_model"),
     "by-distance": by_distance,
+    "figure-10": held_out,
     "figure-11-rates": lambda: accuracies("one_layer", "mixer", "n_layers", task="ar", d_model=32),
     "recipes": recipes,
 }
