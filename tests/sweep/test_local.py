@@ -151,7 +151,7 @@ PRINTS = """
 
     def chatter():
         while True:
-            print("hello from a mixer", flush=True)
+            print("hello from a mixer,", end=" ", flush=True)  # so that events come in the middle of a line
             time.sleep(0.01)
 
     if "worker" in " ".join(sys.orig_argv):

@@ -25,7 +25,7 @@ def main(store: str, checkpoint_seconds: float) -> None:
     os.dup2(2, 1)  # what a mixer prints must not be mistaken for an event
 
     def report(event: Event) -> None:
-        out.write(json.dumps(event._asdict()) + "\n")
+        out.write(f"\n{json.dumps(event._asdict())}\n")  # half a line may have been printed before
 
     for given in _jobs():
         try:
