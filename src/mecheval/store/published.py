@@ -91,7 +91,7 @@ def pretrained_file(folder: RunFolder) -> Path | None:
 
 
 def is_published(folder: RunFolder) -> bool:
-    """Whether a run belongs to published results, which interventions never change."""
+    """Whether a run belongs to published results, which only `mecheval results` changes."""
     return bool(pretrained_files(folder.path.parents[1]))
 
 
