@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mecheval.figures.heatmap import label
 from mecheval.paper.numbers import PUBLISHED, published
 from mecheval.paper.questions import LEARNT, RESTORED
 from mecheval.store import RESULTS, Store
@@ -146,8 +147,7 @@ def held_out() -> str:
 
 def bold_share(share: float) -> str:
     """A restored share, bold where the activation carries the association."""
-    text = f"{round(share, 2) + 0.0:.2f}"
-    return f"**{text}**" if share >= RESTORED else text
+    return f"**{label(share)}**" if share >= RESTORED else label(share)
 
 
 def recipes() -> str:

@@ -117,16 +117,12 @@ def by_fact_text(found: Mapping[str, Verdict], fact: str, meaning: Meaning, n_la
         restored = each.shares.query("corruption == 'key' and direction == 'restore'")
         share = dict(zip(zip(restored["site"], restored["role"], strict=True), restored["share"], strict=True))
         shares = (share.get(place, math.nan) for place in places)
-        table.add_row(value, str(each.n), f"{each.original:.3f}", f"{each.corrupted:.3f}", *map(_share, shares))
+        table.add_row(value, str(each.n), f"{each.original:.3f}", f"{each.corrupted:.3f}", *map(label, shares))
         verdicts.add_row(Text(f"{value}:", "bold"), Text(str(each.finding)))
     where = " and ".join(inputs.values())
     head = f"The likelihood of the answer by {fact}, and with the {words(meaning.key)} corrupted"
     head += f"; and what share of this loss clean activations at {where} restore." if inputs else "."
     return Group(Text(head), "", table, "", verdicts)
-
-
-def _share(share: float) -> str:
-    return MISSING if math.isnan(share) else f"{round(share, 2) + 0.0:.2f}"
 
 
 def verdict_data(found: Verdict) -> dict[str, Any]:
