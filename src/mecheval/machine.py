@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import resource
 import signal
 import subprocess
@@ -37,7 +38,9 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu(),
+        "processor": " ".join(str(part) for part in processor()),
         "capability": _capability(),
+        "products": _products(),
         "cores": affinity(),
         "host": platform.node() or None,
         "packages": {name: _version(name) for name in PACKAGES},
@@ -81,11 +84,17 @@ def growing_by(limit: int) -> Iterator[None]:
 def changed(*several: Mapping[str, Mapping[str, Any]]) -> str:
     """How the environments of a run's parts differ, as far as its last digits depend on them; empty if they do not."""
     parts = {name: part for each in several for name, part in each.items() if name.startswith("training")}
-    kinds = list(dict.fromkeys(f"{part.get('cpu')} ({part.get('capability')})" for part in parts.values()))
+    kinds = list(dict.fromkeys(_kind(part) for part in parts.values()))
     if len(kinds) > 1:
         return f"on different kinds of CPU: {', then '.join(kinds)}"
     versions = {str(sorted((part.get("packages") or {}).items())) for part in parts.values()}
     return "with different versions of its libraries (see environment.json)" if len(versions) > 1 else ""
+
+
+def _kind(part: Mapping[str, Any]) -> str:
+    """The kind of processor of an environment, and how it was used; older environments know less."""
+    known = [part[name] for name in ("processor", "capability", "products") if part.get(name)]
+    return f"{part.get('cpu')} ({', '.join(known)})"
 
 
 def commit_of(package: Path) -> tuple[str | None, bool | None]:
@@ -136,6 +145,24 @@ def _capability() -> str | None:
     """The instruction set that torch's kernels use, such as AVX2; None if torch is not loaded."""
     torch = sys.modules.get("torch")
     return str(torch.backends.cpu.get_cpu_capability()) if torch else None
+
+
+@cache
+def processor() -> tuple[str, int]:
+    """The vendor and the family of the processor, such as ("AuthenticAMD", 25); ("", 0) if they are unknown."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        vendor, family = (re.search(rf"^{name}\s*: (\S+)$", text, re.M) for name in ("vendor_id", "cpu family"))
+    except (OSError, UnicodeDecodeError):
+        text = platform.processor()  # on Windows: AMD64 Family 25 Model 17 Stepping 1, AuthenticAMD
+        vendor, family = re.search(r", (\S+)$", text), re.search(r"Family (\d+)", text)
+    return (vendor[1], int(family[1])) if vendor and family else ("", 0)
+
+
+def _products() -> str | None:
+    """Which library computes this process's products; None if nothing has been computed."""
+    module = sys.modules.get("mecheval.ops.product")
+    return str(module.chosen()) if module else None
 
 
 def affinity() -> int:

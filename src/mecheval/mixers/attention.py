@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mecheval.errors import UserError
 from mecheval.mixers.base import Mixer, divides
 from mecheval.mixers.options import AttentionOptions
 from mecheval.ops.pieces import extended, tokens_before
+from mecheval.ops.product import Linear, linear
 from mecheval.ops.queries import take
 from mecheval.ops.ragged import documents_now, longest, packed, padded
 from mecheval.ops.ragged_attention import ragged_attention
@@ -41,8 +42,8 @@ class Attention(Mixer):
         self.d_head = divides(options.num_heads, d_model, "attention")
         if options.rotary and self.d_head % 2:
             raise UserError(f"attention: rotary positions need an even head width (got {self.d_head}).")
-        self.Wqkv = nn.Linear(d_model, 3 * d_model, bias=options.bias)
-        self.out_proj = nn.Linear(d_model, d_model)
+        self.Wqkv = Linear(d_model, 3 * d_model, bias=options.bias)
+        self.out_proj = Linear(d_model, d_model)
         self.q, self.k, self.v = Tap("q"), Tap("k"), Tap("v")
         self.pattern = Tap("pattern", "B H L S")
         self.heads = Tap("heads", "B L HE", heads=self.num_heads)
@@ -59,8 +60,8 @@ class Attention(Mixer):
                 q_BKD, k_BLD, v_BLD = padded(self.Wqkv(x)).split(d, dim=-1)
             else:
                 W, b = self.Wqkv.weight, self.Wqkv.bias
-                q_BKD = F.linear(take(x, at), W[:d], None if b is None else b[:d])
-                k_BLD, v_BLD = padded(F.linear(x, W[d:], None if b is None else b[d:])).split(d, dim=-1)
+                q_BKD = linear(take(x, at), W[:d], None if b is None else b[:d])
+                k_BLD, v_BLD = padded(linear(x, W[d:], None if b is None else b[d:])).split(d, dim=-1)
             q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)
             q, k, v = self._turned_and_kept(q, k, v, at)
             if at is None and not self.pattern.listening and k.shape[2] == length:
@@ -101,7 +102,7 @@ class Attention(Mixer):
         (batch, count), d, H, E = at.shape, x.shape[-1], self.num_heads, self.d_head
         b = self.Wqkv.bias
         Wq, Wk, Wv = self.Wqkv.weight.split(d)
-        q = F.linear(take(x, at), Wq, None if b is None else b[:d]).view(batch * count, H, E)
+        q = linear(take(x, at), Wq, None if b is None else b[:d]).view(batch * count, H, E)
         x = padded(x)
         read = torch.bmm(q.transpose(0, 1), Wk.view(H, E, d)).view(H, batch, count, d).transpose(0, 1)  # (B, H, K, D)
         scores = torch.bmm(read.reshape(batch, H * count, d), x.mT).view(batch, H, count, x.shape[1])

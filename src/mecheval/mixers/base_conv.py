@@ -20,6 +20,7 @@ from mecheval.mixers.options import LONG, BaseConvOptions
 from mecheval.mixers.parts import PositionFeatures, ShortConv
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.pieces import tokens_before
+from mecheval.ops.product import Linear
 from mecheval.ops.queries import take
 from mecheval.ops.ragged import longest
 from mecheval.ops.short_conv import short_conv
@@ -38,7 +39,7 @@ class BaseConv(Mixer):
         super().__init__()
         sizes = [options.kernel_size] if isinstance(options.kernel_size, int) else options.kernel_size
         self.d_model, self.kernel_size = d_model, sizes[layer % len(sizes)]
-        self.projection = nn.Linear(d_model, d_model)
+        self.projection = Linear(d_model, d_model)
         self.conv: ShortFilter | LongFilter
         if self.kernel_size == LONG:
             self.conv = LongFilter(d_model, options.l_max)
@@ -83,7 +84,7 @@ class LongFilter(nn.Module):
     def __init__(self, d_model: int, l_max: int) -> None:
         super().__init__()
         self.pos_emb = PositionFeatures(l_max, trained=False)
-        self.mlp = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, d_model))
+        self.mlp = nn.Sequential(Linear(3, 16), nn.ReLU(), Linear(16, d_model))
         self.l_max = l_max
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:

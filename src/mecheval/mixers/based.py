@@ -11,11 +11,12 @@ dimension f, E width of a head, D = H E.
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mecheval.mixers.base import Mixer, divides
 from mecheval.mixers.base_conv import BaseConv
 from mecheval.mixers.options import BaseConvOptions, BasedOptions
+from mecheval.ops.product import Linear
 from mecheval.ops.queries import take
 from mecheval.ops.taylor_attention import taylor_attention, taylor_states
 from mecheval.ops.weights import of_result, one_value_each
@@ -44,10 +45,10 @@ class TaylorAttention(Mixer):
         super().__init__()
         self.num_heads, self.feature_dim = options.num_heads, options.feature_dim
         self.d_head = divides(options.num_heads, d_model, "based")
-        self.proj_q = nn.Linear(d_model, self.num_heads * self.feature_dim, bias=False)
-        self.proj_k = nn.Linear(d_model, self.num_heads * self.feature_dim, bias=False)
-        self.proj_v = nn.Linear(d_model, d_model, bias=False)
-        self.proj_o = nn.Linear(d_model, d_model, bias=False)
+        self.proj_q = Linear(d_model, self.num_heads * self.feature_dim, bias=False)
+        self.proj_k = Linear(d_model, self.num_heads * self.feature_dim, bias=False)
+        self.proj_v = Linear(d_model, d_model, bias=False)
+        self.proj_o = Linear(d_model, d_model, bias=False)
         self.q, self.k, self.v = Tap("q", "B L HF"), Tap("k", "B L HF"), Tap("v")
         self.state = Tap("state", "B L H P E+1", readonly=True)
         self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)

@@ -14,12 +14,13 @@ B batch, L length, K positions asked for, H heads, E head width, D = H E.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mecheval.mixers.base import divides
 from mecheval.mixers.memory import MemoryMixer
 from mecheval.mixers.options import DeltaNetOptions
 from mecheval.mixers.parts import RMSNorm
+from mecheval.ops.product import Linear
 from mecheval.sites import Tap
 
 
@@ -34,10 +35,10 @@ class DeltaNet(MemoryMixer):
         size = divides(options.num_heads, d_model, "delta_net")
         super().__init__(d_model, options.num_heads, size, size)
         self.strongest = 2 if options.allow_neg_eigval else 1
-        self.b_proj = nn.Linear(d_model, options.num_heads, bias=False)
+        self.b_proj = Linear(d_model, options.num_heads, bias=False)
         self.add_sites(options.conv_size if options.use_short_conv else 0, {"beta": "B L H"})
         self.o_norm = RMSNorm(size)  # one weight for all heads
-        self.o_proj = nn.Linear(d_model, d_model, bias=False)
+        self.o_proj = Linear(d_model, d_model, bias=False)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """q, k, v = silu(conv(W x)), q and k of unit length; then the delta rule."""

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mecheval.mixers.memory import MemoryMixer, decay_parameters, size_of_head, whole
 from mecheval.mixers.options import GatedDeltaNetOptions
 from mecheval.mixers.parts import RMSNorm
+from mecheval.ops.product import Linear
 from mecheval.sites import Tap
 
 
@@ -37,15 +38,15 @@ class GatedDeltaNet(MemoryMixer):
         values = whole(size * options.expand_v, name, "values of a head")
         super().__init__(d_model, heads, size, values)
         self.strongest, self.use_gate = 2 if options.allow_neg_eigval else 1, options.use_gate
-        self.a_proj = nn.Linear(d_model, heads, bias=False)
-        self.b_proj = nn.Linear(d_model, heads, bias=False)
+        self.a_proj = Linear(d_model, heads, bias=False)
+        self.b_proj = Linear(d_model, heads, bias=False)
         self.A_log, self.dt_bias = decay_parameters(heads, heads, least=0.0)
         gates = {"g": "B L H", "beta": "B L H", **({"gate": "B L H V"} if options.use_gate else {})}
         self.add_sites(options.conv_size if options.use_short_conv else 0, gates)
         if options.use_gate:
-            self.g_proj = nn.Linear(d_model, heads * values, bias=False)
+            self.g_proj = Linear(d_model, heads * values, bias=False)
         self.o_norm = RMSNorm(values)
-        self.o_proj = nn.Linear(heads * values, d_model, bias=False)
+        self.o_proj = Linear(heads * values, d_model, bias=False)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """q, k, v = silu(conv(W x)), q and k of unit length; then the gated delta rule."""

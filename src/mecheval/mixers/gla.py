@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mecheval.mixers.memory import FadingAttention
 from mecheval.mixers.options import GLAOptions
+from mecheval.ops.product import Linear
 from mecheval.sites import Tap
 
 
@@ -31,7 +32,7 @@ class GLA(FadingAttention):
         super().__init__(d_model, "gla", options, {"g": "B L H E"})
         self.tau, rank = options.gate_logit_normalizer, options.gate_low_rank_dim
         decays = self.num_heads * self.key_size
-        self.gk_proj = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, decays))
+        self.gk_proj = nn.Sequential(Linear(d_model, rank, bias=False), Linear(rank, decays))
         self.add_output()
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:

@@ -25,6 +25,7 @@ from mecheval.mixers.options import H3Options
 from mecheval.ops.h3_kernels import diagonal_kernel, h3_mix, h3_mix_recurrent, shift_kernel, shift_register
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.pieces import current, tokens_before
+from mecheval.ops.product import Linear
 from mecheval.ops.queries import take
 from mecheval.ops.ragged import longest
 from mecheval.ops.weights import of_convolution
@@ -47,14 +48,14 @@ class H3(Mixer):
             raise UserError(f"h3: d_model={d_model} is not a multiple of head_dim={options.head_dim}.")
         self.d_model, self.head_dim, self.options = d_model, options.head_dim, options
         heads = d_model // options.head_dim
-        self.q_proj = nn.Linear(d_model, d_model)
-        self.k_proj = nn.Linear(d_model, d_model)
-        self.v_proj = nn.Linear(d_model, d_model)
+        self.q_proj = Linear(d_model, d_model)
+        self.k_proj = Linear(d_model, d_model)
+        self.v_proj = Linear(d_model, d_model)
         self.ssm_k_kernel = Nested(ShiftSSM(d_model, options.d_state))
         self.ssm_k_D = nn.Parameter(torch.randn(d_model))
         self.kernel = Nested(DiagonalSSM(heads, options.d_state))
         self.D = nn.Parameter(torch.randn(heads))
-        self.output_linear = nn.Linear(d_model, d_model)
+        self.output_linear = Linear(d_model, d_model)
         self.q, self.k, self.v = Tap("q"), Tap("k"), Tap("v")
         self.shift = Tap("shift")
         self.weights = Tap("weights", "B H L S", kind="weights", readonly=True)

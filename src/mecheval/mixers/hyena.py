@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecheval.mixers.base import Mixer, fits
@@ -22,6 +21,7 @@ from mecheval.mixers.options import HyenaOptions
 from mecheval.mixers.parts import PositionFeatures, ShortConv, projected_conv_at
 from mecheval.ops.long_conv import long_conv
 from mecheval.ops.pieces import tokens_before
+from mecheval.ops.product import Linear, linear
 from mecheval.ops.ragged import longest
 from mecheval.ops.short_conv import short_conv
 from mecheval.ops.weights import of_convolution
@@ -39,8 +39,8 @@ class Hyena(Mixer):
     def __init__(self, d_model: int, layer: int, options: HyenaOptions) -> None:
         super().__init__()
         self.d_model, self.l_max, self.width = d_model, options.l_max, options.short_filter_order
-        self.in_proj = nn.Linear(d_model, 3 * d_model)
-        self.out_proj = nn.Linear(d_model, d_model)
+        self.in_proj = Linear(d_model, 3 * d_model)
+        self.out_proj = Linear(d_model, d_model)
         self.short_filter = ShortConv(3 * d_model, options.short_filter_order)
         self.filter_fn = HyenaFilter(d_model, options)
         self.conv = Tap("conv", "B L 3D")  # x1, x2 and v side by side
@@ -58,7 +58,7 @@ class Hyena(Mixer):
             assert self.short_filter.bias is not None
             parts = (self.in_proj.weight, self.in_proj.bias, self.short_filter.weight, self.short_filter.bias)
             W, b, taps, taps_bias = (torch.cat([p[:d], p[2 * d :]]) for p in parts)
-            x1, v = short_conv(F.linear(x, W, b), taps, taps_bias).split(d, dim=-1)
+            x1, v = short_conv(linear(x, W, b), taps, taps_bias).split(d, dim=-1)
             W, b, taps, taps_bias = (p[d : 2 * d] for p in parts)
             x2 = projected_conv_at(x, W, b, taps, taps_bias, at)
         x1, k_LD = self.x1(x1), self.filter_fn(length)
@@ -121,10 +121,10 @@ class HyenaFilter(nn.Module):
         self.pos_emb = HyenaPositions(options.l_max)
         freq = nn.Parameter(torch.ones(1, width))
         self.implicit_filter = nn.Sequential(
-            nn.Linear(3, width), Sine(freq),
-            nn.Linear(width, width), Sine(freq),
-            nn.Linear(width, width), Sine(freq),
-            nn.Linear(width, d_model, bias=False),
+            Linear(3, width), Sine(freq),
+            Linear(width, width), Sine(freq),
+            Linear(width, width), Sine(freq),
+            Linear(width, d_model, bias=False),
         )  # fmt: skip
         self.modulation = Decay(d_model)
 

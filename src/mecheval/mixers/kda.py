@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from mecheval.mixers.memory import MemoryMixer, decay_parameters, size_of_head, whole
 from mecheval.mixers.options import KDAOptions
 from mecheval.mixers.parts import RMSNorm
+from mecheval.ops.product import Linear
 from mecheval.sites import Tap
 
 
@@ -39,13 +40,13 @@ class KDA(MemoryMixer):
         self.strongest, self.use_gate = 2 if options.allow_neg_eigval else 1, options.use_gate
         gates = {"g": "B L H E", "beta": "B L H", **({"gate": "B L H V"} if options.use_gate else {})}
         self.add_sites(options.conv_size if options.use_short_conv else 0, gates)
-        self.f_proj = nn.Sequential(nn.Linear(d_model, values, bias=False), nn.Linear(values, heads * size, bias=False))
-        self.b_proj = nn.Linear(d_model, heads, bias=False)
+        self.f_proj = nn.Sequential(Linear(d_model, values, bias=False), Linear(values, heads * size, bias=False))
+        self.b_proj = Linear(d_model, heads, bias=False)
         self.A_log, self.dt_bias = decay_parameters(heads, heads * size, least=1.0)
         if options.use_gate:
-            self.g_proj = nn.Sequential(nn.Linear(d_model, values, bias=False), nn.Linear(values, heads * values))
+            self.g_proj = nn.Sequential(Linear(d_model, values, bias=False), Linear(values, heads * values))
         self.o_norm = RMSNorm(values)
-        self.o_proj = nn.Linear(heads * values, d_model, bias=False)
+        self.o_proj = Linear(heads * values, d_model, bias=False)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """q, k, v = silu(conv(W x)), q and k of unit length; then the gated delta rule."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from mecheval.mixers.base import Mixer
 from mecheval.mixers.options import MambaOptions
 from mecheval.mixers.parts import ShortConv
+from mecheval.ops.product import Linear, linear
 from mecheval.ops.queries import take
 from mecheval.ops.selective_scan import selective_scan, selective_scan_states
 from mecheval.ops.weights import of_scan
@@ -48,13 +49,13 @@ class Mamba(Mixer):
         channels = options.expand * d_model
         self.d_inner, self.d_state, self.d_conv = channels, options.d_state, options.d_conv
         self.dt_rank = math.ceil(d_model / 16)
-        self.in_proj = nn.Linear(d_model, 2 * channels, bias=False)
+        self.in_proj = Linear(d_model, 2 * channels, bias=False)
         self.conv1d = ShortConv(channels, options.d_conv or UNUSED_WIDTH)
-        self.x_proj = nn.Linear(channels, self.dt_rank + 2 * options.d_state, bias=False)
-        self.dt_proj = nn.Linear(self.dt_rank, channels)
+        self.x_proj = Linear(channels, self.dt_rank + 2 * options.d_state, bias=False)
+        self.dt_proj = Linear(self.dt_rank, channels)
         self.A_log = nn.Parameter(torch.log(torch.arange(1, options.d_state + 1).float()).repeat(channels, 1))
         self.D = nn.Parameter(torch.ones(channels))
-        self.out_proj = nn.Linear(channels, d_model, bias=False)
+        self.out_proj = Linear(channels, d_model, bias=False)
         self._init_step()
         if options.d_conv:
             self.conv = Tap("conv", "B L E")
@@ -77,7 +78,7 @@ class Mamba(Mixer):
         if at is None:
             u, gate = self.in_proj(x).split(E, dim=-1)
         else:
-            u, gate = F.linear(x, self.in_proj.weight[:E]), F.linear(take(x, at), self.in_proj.weight[E:])
+            u, gate = linear(x, self.in_proj.weight[:E]), linear(take(x, at), self.in_proj.weight[E:])
         if self.d_conv:
             u = self.conv(self.conv1d(u))
         u = self.u(F.silu(u))
@@ -85,8 +86,8 @@ class Mamba(Mixer):
         if at is None:
             low, B, C = self.x_proj(u).split([R, N, N], dim=-1)
         else:
-            low, B = F.linear(u, self.x_proj.weight[: R + N]).split([R, N], dim=-1)
-            C = F.linear(here, self.x_proj.weight[R + N :])
+            low, B = linear(u, self.x_proj.weight[: R + N]).split([R, N], dim=-1)
+            C = linear(here, self.x_proj.weight[R + N :])
         dt = self.dt(F.softplus(self.dt_proj(low)))
         B, C, A = self.B(B), self.C(C), -torch.exp(self.A_log)
         if self.state.listening:

@@ -26,6 +26,7 @@ from mecheval.mixers.options import Mamba2Options
 from mecheval.mixers.parts import RMSNorm, ShortConv, projected_conv_at
 from mecheval.ops.gated_norm import gated_norm
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
+from mecheval.ops.product import Linear, linear
 from mecheval.ops.queries import take
 from mecheval.ops.short_conv import short_conv
 from mecheval.ops.silu_split import silu_split
@@ -47,7 +48,7 @@ class Mamba2(Mixer):
         self.d_inner, self.d_state, self.d_conv, self.num_heads = channels, options.d_state, options.d_conv, heads
         self.head_dim = size_of_head(channels, heads, "mamba2", "its channels")
         mixed = channels + 2 * options.d_state
-        self.in_proj = nn.Linear(d_model, channels + mixed + heads, bias=False)
+        self.in_proj = Linear(d_model, channels + mixed + heads, bias=False)
         if options.d_conv:
             self.conv1d = ShortConv(mixed, options.d_conv)
             self.conv = Tap("conv", "B L C")
@@ -56,7 +57,7 @@ class Mamba2(Mixer):
         self.A_log = nn.Parameter(torch.arange(1, heads + 1).float().log())
         self.D = nn.Parameter(torch.ones(heads))
         self.norm = RMSNorm(channels)
-        self.out_proj = nn.Linear(channels, d_model, bias=False)
+        self.out_proj = Linear(channels, d_model, bias=False)
         self.u, self.gate, self.dt = Tap("u", "B L H P"), Tap("gate", "B L E"), Tap("dt", "B L H")
         self.B, self.C = Tap("B", "B L N"), Tap("C", "B L N")
         self.state = Tap("state", "B L H N P", readonly=True)
@@ -82,21 +83,21 @@ class Mamba2(Mixer):
         """
         E, N = self.d_inner, self.d_state
         W_gate, W_u, W_BC, W_low = self.in_proj.weight.split([E, E, 2 * N, self.num_heads])
-        low, u = F.linear(x, W_low), F.linear(x, W_u)
+        low, u = linear(x, W_low), linear(x, W_u)
         if at is None:
-            gate, BC = F.linear(x, W_gate), F.linear(x, W_BC)
+            gate, BC = linear(x, W_gate), linear(x, W_BC)
             if self.d_conv:
                 u, BC = self._convolved(u, 0), self._convolved(BC, E)
                 if self.conv.listening:
                     u, BC = self.conv(torch.cat([u, BC], dim=-1)).split([E, 2 * N], dim=-1)
             [u], (B, C) = silu_split(u, (E,)), silu_split(BC, (N, N))
             return u, B, C, gate, low
-        gate, B, W_C = F.linear(take(x, at), W_gate), F.linear(x, W_BC[:N]), W_BC[N:]
+        gate, B, W_C = linear(take(x, at), W_gate), linear(x, W_BC[:N]), W_BC[N:]
         if self.d_conv:
             u, B = self._convolved(u, 0), self._convolved(B, E)
             C = projected_conv_at(x, W_C, None, *self._taps(E + N, N), at)
         else:
-            C = F.linear(take(x, at), W_C)
+            C = linear(take(x, at), W_C)
         return F.silu(u), F.silu(B), F.silu(C), gate, low
 
     def _convolved(self, x: Tensor, first: int) -> Tensor:

@@ -17,6 +17,7 @@ from mecheval.mixers.base import Mixer
 from mecheval.mixers.options import GLAOptions, RetNetOptions
 from mecheval.mixers.parts import RMSNorm, ShortConv, projected_conv_at
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
+from mecheval.ops.product import Linear
 from mecheval.ops.queries import take
 from mecheval.ops.unit_silu import unit_silu
 from mecheval.ops.weights import of_result, one_value_each
@@ -51,7 +52,7 @@ class MemoryMixer(Mixer):
         self.d_model, self.num_heads, self.key_size, self.value_size = d_model, num_heads, key_size, value_size
         self.conv_channels = self.taps = 0
         for name, size in ((self.query, key_size), ("k", key_size), ("v", value_size)):
-            setattr(self, f"{name}_proj", nn.Linear(d_model, num_heads * size, bias=False))
+            setattr(self, f"{name}_proj", Linear(d_model, num_heads * size, bias=False))
 
     def add_sites(self, taps: int, gates: Mapping[str, str], convolved: str = "") -> None:
         """Add short convolutions with this number of taps (0: none) on q, k and v, or on those named, and the sites.
@@ -126,13 +127,13 @@ class FadingAttention(MemoryMixer):
         super().__init__(d_model, heads, keys, values)
         self.use_gate = options.use_output_gate
         if self.use_gate:
-            self.g_proj = nn.Linear(d_model, heads * values, bias=False)
+            self.g_proj = Linear(d_model, heads * values, bias=False)
             gates = {**gates, "gate": "B L H V"}
         self.add_sites(options.conv_size if options.use_short_conv else 0, gates)
 
     def add_output(self) -> None:
         """Add the map to the output and the norm before it, whose name upstream depends on whether there is a gate."""
-        self.o_proj = nn.Linear(self.num_heads * self.value_size, self.d_model, bias=False)
+        self.o_proj = Linear(self.num_heads * self.value_size, self.d_model, bias=False)
         setattr(self, "g_norm_swish_gate" if self.use_gate else "g_norm", RMSNorm(self.value_size))
 
     def inputs(self, x: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

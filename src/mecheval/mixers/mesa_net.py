@@ -25,6 +25,7 @@ from mecheval.mixers.memory import MemoryMixer, size_of_head
 from mecheval.mixers.options import MesaNetOptions
 from mecheval.mixers.parts import RMSNorm
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
+from mecheval.ops.product import Linear
 from mecheval.ops.ridge import ridge
 from mecheval.ops.unit_silu import unit_silu
 from mecheval.ops.weights import of_result, one_value_each
@@ -44,17 +45,17 @@ class MesaNet(MemoryMixer):
         size = options.head_dim or size_of_head(d_model, heads, "mesa_net", "its heads")
         super().__init__(d_model, heads, size, size)
         self.least, self.use_gate = least, options.use_output_gate
-        self.a_proj = nn.Linear(d_model, heads)
-        self.b_proj = nn.Linear(d_model, heads)
+        self.a_proj = Linear(d_model, heads)
+        self.b_proj = Linear(d_model, heads)
         start = max(1.0, 2 * least) - least  # so that λ starts at 1
         self.lambda_params = nn.Parameter(torch.full((heads * size,), start + math.log(-math.expm1(-start))))
         gates = {"g": "B L H", "beta": "B L H", "solved": "B L H E"}
         gates |= {"gate": "B L H E"} if self.use_gate else {}
         self.add_sites(options.conv_size if options.use_short_conv else 0, gates, convolved="qk")
         if self.use_gate:
-            self.g_proj = nn.Linear(d_model, heads * size, bias=False)
+            self.g_proj = Linear(d_model, heads * size, bias=False)
         self.o_norm = RMSNorm(size)
-        self.o_proj = nn.Linear(heads * size, d_model, bias=False)
+        self.o_proj = Linear(heads * size, d_model, bias=False)
         self.state = Tap("state", "B L H E 2E", readonly=True)
 
     def forward(self, x: Tensor, at: Tensor | None = None) -> Tensor:

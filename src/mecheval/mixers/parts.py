@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mecheval.ops.product import Linear, linear
 from mecheval.ops.queries import check_at, take
 from mecheval.ops.rms_norm import rms_norm
 from mecheval.ops.short_conv import short_conv
@@ -27,7 +27,7 @@ class ShortConv(nn.Conv1d):
         return short_conv(x, self.weight, self.bias)
 
 
-class OwnLinear(nn.Linear):
+class OwnLinear(Linear):
     """A linear map that keeps its mixer's initialisation, whatever the model does to other linear maps."""
 
 
@@ -42,7 +42,7 @@ def projected_conv_at(
     width = taps.shape[-1]
     seen_BKW = at[:, :, None] - torch.arange(width - 1, -1, -1, device=x.device)
     window = take(x, seen_BKW.clamp(min=0).flatten(1)).unflatten(1, seen_BKW.shape[1:])  # (B, K, W, D)
-    u_BKWC = F.linear(window, weight, bias) * (seen_BKW >= 0)[..., None]  # zeros, not bias, before the first token
+    u_BKWC = linear(window, weight, bias) * (seen_BKW >= 0)[..., None]  # zeros, not bias, before the first token
     y = torch.einsum("bkwc,cw->bkc", u_BKWC, taps[:, 0])
     return y if taps_bias is None else y + taps_bias
 

@@ -28,6 +28,7 @@ from mecheval.ops.gated_decay import gated_decay, input_scale
 from mecheval.ops.gated_recurrence import gated_recurrence, sigmoid_gate
 from mecheval.ops.gelu_gate import gelu_gate
 from mecheval.ops.pieces import tokens_before
+from mecheval.ops.product import Linear
 from mecheval.ops.queries import take
 from mecheval.ops.weights import of_decays
 from mecheval.sites import Tap
@@ -67,9 +68,9 @@ class RGLRU(Mixer):
         super().__init__()
         self.width, self.taps = options.lru_width or d_model, options.conv1d_width
         size_of_head(self.width, options.num_heads, "rg_lru", "its channels")
-        self.linear_y = nn.Linear(d_model, self.width)
-        self.linear_x = nn.Linear(d_model, self.width)
-        self.linear_out = nn.Linear(self.width, d_model)
+        self.linear_y = Linear(d_model, self.width)
+        self.linear_x = Linear(d_model, self.width)
+        self.linear_out = Linear(self.width, d_model)
         if self.taps:
             self.conv_1d = ShortConv(self.width, self.taps)
             self.conv = Tap("conv", "B L W")

@@ -29,6 +29,7 @@ from mecheval.mixers.options import RWKV7Options
 from mecheval.mixers.parts import OwnLinear
 from mecheval.ops.norm_and_bonus import norm_and_bonus
 from mecheval.ops.pieces import shifted
+from mecheval.ops.product import Linear
 from mecheval.ops.queries import take
 from mecheval.ops.removal_keys import removal_keys
 from mecheval.ops.token_shift import token_shift
@@ -88,7 +89,7 @@ class RWKV7(MemoryMixer):
         self.k_a = nn.Parameter(torch.full((d_model,), 1.02))
         self.r_k = nn.Parameter(torch.full((heads, size), -0.04))
         decay = -5.5 + 6 * (line + 0.5) + 2.5 * wave
-        self.o_proj = nn.Linear(d_model, d_model, bias=False)
+        self.o_proj = Linear(d_model, d_model, bias=False)
         self.w_lora = LowRank(d_model, rank, nn.Tanh(), decay)
         self.a_lora = LowRank(d_model, rank, nn.Identity(), -0.19 + 0.3 * wave + 0.4 * line)
         if options.use_gate:

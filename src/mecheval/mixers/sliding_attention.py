@@ -18,6 +18,7 @@ from torch import Tensor
 from mecheval.mixers.attention import Attention
 from mecheval.mixers.options import SlidingAttentionOptions
 from mecheval.mixers.parts import ShortConv, projected_conv_at
+from mecheval.ops.product import linear
 from mecheval.ops.queries import take
 from mecheval.ops.short_conv import short_conv
 from mecheval.sites import Tap
@@ -56,12 +57,12 @@ class SlidingAttention(Attention):
             q, k, v = (self.conv(self.conv1d(mixed)) if self.taps else mixed).split(d, dim=-1)
             return q, k, v
         b_q, b_kv = (None, None) if b is None else (b[:d], b[d:])
-        kv = F.linear(x, W[d:], b_kv)
+        kv = linear(x, W[d:], b_kv)
         if self.taps:
             q = projected_conv_at(x, W[:d], b_q, self.conv1d.weight[:d], None, at)
             kv = short_conv(kv, self.conv1d.weight[d:])
         else:
-            q = F.linear(take(x, at), W[:d], b_q)
+            q = linear(take(x, at), W[:d], b_q)
         k, v = kv.split(d, dim=-1)
         return q, k, v
 

@@ -17,6 +17,7 @@ from mecheval.mixers.parts import OwnLinear, RMSNorm
 from mecheval.model.canon import Canon, Slot
 from mecheval.ops.gelu import gelu
 from mecheval.ops.pieces import continued
+from mecheval.ops.product import Linear
 from mecheval.ops.queries import take
 from mecheval.sites import Tap, taps
 
@@ -35,8 +36,8 @@ class MLP(nn.Module):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(d_model, 4 * d_model)
-        self.fc2 = nn.Linear(4 * d_model, d_model)
+        self.fc1 = Linear(d_model, 4 * d_model)
+        self.fc2 = Linear(4 * d_model, d_model)
 
     def forward(self, h: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""

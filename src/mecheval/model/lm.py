@@ -18,6 +18,7 @@ from mecheval.model.block import STD, Block, init_mamba, init_transformer
 from mecheval.model.canon import add_canon
 from mecheval.ops.head_loss import head_loss
 from mecheval.ops.pieces import NOTHING_READ, State, reading, tokens_before
+from mecheval.ops.product import linear
 from mecheval.ops.ragged import Documents, documents_now, end_to_end, longest
 from mecheval.sites import Site, Tap
 from mecheval.types import Positions
@@ -232,7 +233,7 @@ class LM(nn.Module):
 
 def _logits(h: Tensor, head: Tensor, at: Tensor | None) -> Tensor:
     """(B, L or K, V), or (B, V) where one position of each document was asked for."""
-    logits = F.linear(h, head)
+    logits = linear(h, head)
     return logits if at is None or at.dim() > 1 else logits[:, 0]
 
 

@@ -39,6 +39,11 @@ def use_fast(*tensors: Tensor) -> bool:
     return applies and _path.get() != "reference"
 
 
+def is_forced() -> bool:
+    """Whether the fast path was asked for, also where it is no gain."""
+    return _path.get() == "fast"
+
+
 def use_gpu(package: str, *tensors: Tensor) -> bool:
     """Whether a GPU package is used: it is installed, all tensors are on a GPU, and no other path was asked for."""
     return _path.get() == "auto" and all(t.is_cuda for t in tensors) and find_spec(package) is not None

@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from mecheval.kernels import fast_kernel
 from mecheval.ops.dispatch import use_fast
 from mecheval.ops.fastmath import LOG2_E, exp2
+from mecheval.ops.product import product
 
 LANES, MANY = 16, 1 << 16
 """Numbers of predictions and of logits from which the loops are faster, measured."""
@@ -122,7 +123,7 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h_ND: Tensor, w_VD: Tensor, target_N: Tensor) -> Tensor:
         h_ND, w_VD = h_ND.detach(), w_VD.detach()
-        dl_VN, targets = w_VD @ h_ND.mT, target_N.numpy()
+        dl_VN, targets = product(w_VD, h_ND.mT), target_N.numpy()
         if targets.min() < 0 or targets.max() >= len(w_VD):  # the kernel would write outside of the array
             raise IndexError(f"head_loss: targets from {targets.min()} to {targets.max()}, of {len(w_VD)} tokens")
         scale_N1 = h_ND.new_empty(len(h_ND), 1)
@@ -135,4 +136,4 @@ class _HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, Tensor, None]:
         h_ND, w_VD, dl_VN, scale_N1 = ctx.saved_tensors
         scale_N1 = scale_N1 * dloss
-        return dl_VN.mT @ w_VD * scale_N1, dl_VN @ (h_ND * scale_N1), None
+        return product(dl_VN.mT, w_VD) * scale_N1, product(dl_VN, h_ND * scale_N1), None
