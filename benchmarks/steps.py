@@ -28,12 +28,12 @@ STEPS = 10
 """Steps in a row before the next model's turn: training has its own model in the cache, not its rival's."""
 
 
-def steps(mixer: str, narrow: bool = True) -> Callable[[], None]:
+def steps(mixer: str, narrow: bool = True, width: int = 64) -> Callable[[], None]:
     """A function that makes STEPS steps, with data and optimiser ready."""
     task = me.build_task("ar", preset="paper")
     batch = task.sample(32)
     tokens, at, targets = batch.tokens[:, :36].contiguous(), batch.roles["query"][:, None], batch.answers[:, None]
-    lm = me.LM(task.vocab_size, 64, 2, mixer, seed=0)
+    lm = me.LM(task.vocab_size, width, 2, mixer, seed=0)
     if not narrow:  # a listener in the last block makes it compute all positions
         lm.taps()["blocks.1.output"].listener = lambda x: x
     optimiser = AdamW(lm.parameters(), weight_decay=0)
