@@ -13,10 +13,9 @@ from mecheval.tasks import ATR, Corpus, build_task
 from mecheval.tasks.atr import eligible_queries
 from mecheval.tasks.atr_kernel import KINDS, draw_query, find_queries
 from mecheval.tasks.holdout import holdout
-from mecheval.tasks.lengths import length_distribution
 from mecheval.tasks.pcfg import Grammar
 from mecheval.types import Split
-from tasks.statistics import follows, same_distribution
+from tasks.statistics import follows, length_distribution, same_distribution
 
 ENOUGH = 1e-3  # seeds are fixed: a p-value below this would mean a real difference
 ALL = holdout(0, 0, "train", 9, 9)

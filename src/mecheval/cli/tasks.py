@@ -151,7 +151,7 @@ def grammar(
     with loading():
         from mecheval.cli.show.documents import grammar_table
         from mecheval.tasks import ATR, build_task
-        from mecheval.tasks.lengths import expected_length, length_distribution
+        from mecheval.tasks.lengths import expected_length
 
     task = build_task("atr", preset, **given_options(assignments, context.args))
     if not isinstance(task, ATR):
@@ -166,14 +166,7 @@ def grammar(
     if as_json:
         print_json(task.grammar.to_dict())
         return
-    o = task.options
-    try:
-        lengths = length_distribution(task.grammar, o.max_length)
-        shares = (
-            f"shorter than {o.min_length}: {lengths[: o.min_length].sum():.1%}, "
-            f"longer than {o.max_length}: {max(0.0, 1 - lengths.sum()):.1%} (these are drawn again)"
-        )
-    except UserError as error:
-        shares = str(error)
     console.print(grammar_table(task.grammar))
-    console.print(f"\nexpected length {expected_length(task.grammar):.1f} terminals; {shares}")
+    o = task.options
+    mean = f"expected length {expected_length(task.grammar):.1f} terminals"
+    console.print(f"\n{mean}; documents shorter than {o.min_length} or longer than {o.max_length} are drawn again")

@@ -1,4 +1,4 @@
-"""Exact lengths of a grammar's documents, computed without sampling and in almost linear time."""
+"""The mean, shortest and longest length of a grammar's documents, computed without sampling."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mecheval.errors import UserError
 from mecheval.tasks.pcfg import Grammar, Rule
 
-MAX_NUMBERS, MAX_PRODUCTS = 1 << 25, 10**9
-"""Largest numbers of values and of multiplications in `length_distribution`, which take a few seconds."""
 CERTAIN = 1e12
 """Mean length above which the mean is considered infinite, because a larger finite value is a rounding error."""
 
@@ -132,45 +128,3 @@ def _shortest(grammar: Grammar) -> dict[str, float]:
             if not state[1]:
                 heapq.heappush(queue, (state[0], parent))
     return shortest
-
-
-def length_distribution(grammar: Grammar, max_length: int) -> NDArray[np.float64]:
-    """P(the yield has l terminals) for l = 0..max_length, (max_length + 1,); longer yields have the rest of 1.
-
-    A rule's length is 1 plus the sum of its children's lengths, which is a product of generating functions, computed by
-    FFT. Without recursion, one round in the right order is enough; with recursion, rounds repeat until nothing changes.
-    """
-    order = children_first(grammar)
-    names = reachable(grammar) if order is None else order
-    number = {name: i for i, name in enumerate(names)}
-    rules = {name: [rule for rule in _live(grammar, name) if len(rule.children) < max_length] for name in names}
-    widths = [len(rule.children) for name in names for rule in rules[name]]
-    size = 1 << math.ceil(math.log2((max(widths, default=0) + 1) * (max_length + 1)))
-    half = size // 2 + 1
-    rounds = 1 if order is not None else MAX_PRODUCTS // (half * (sum(widths) + len(names) * size.bit_length()))
-    if len(names) * size > MAX_NUMBERS or half * sum(widths) > MAX_PRODUCTS:
-        raise UserError("this grammar is too large to compute the lengths of its documents.")
-    one = np.exp(-2j * np.pi * np.arange(half) / size)  # the transform of a length of exactly 1
-    lengths = np.zeros((len(names), max_length + 1))
-    transformed = np.zeros((len(names), half), dtype=complex)
-    for _ in range(min(rounds, max_length + 1)):
-        change = 0.0
-        for i, name in enumerate(names):
-            total = np.zeros(half, dtype=complex)
-            for rule in rules[name]:
-                product = rule.probability * one
-                for child in rule.children:
-                    product = product * (transformed[number[child]] if child in grammar.rules else one)
-                total += product
-            new = np.fft.irfft(total, size)[: max_length + 1]
-            new[np.abs(new) < 1e-15] = 0  # rounding errors of the transform
-            change = max(change, float(np.abs(new - lengths[i]).max()))
-            lengths[i] = new
-            transformed[i] = np.fft.rfft(new, size)
-        if change < 1e-12 or order is not None:
-            break
-    else:
-        if rounds <= max_length:
-            raise UserError("this grammar is too large to compute the lengths of its documents.")
-    mean: NDArray[np.float64] = np.mean([lengths[number[name]] for name in grammar.start], axis=0)
-    return mean
