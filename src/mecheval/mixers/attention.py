@@ -123,7 +123,8 @@ class Attention(Mixer):
 def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
     """Rotary positions (Su et al., 2021): halves of x (B, H, K, E) turned by position · base^(-2i/E)."""
     half = x.shape[-1] // 2
-    speed = base ** (-torch.arange(half, device=x.device, dtype=x.dtype) / half)
+    exact = torch.promote_types(x.dtype, torch.float32)  # bfloat16 has no position 257
+    speed = base ** (-torch.arange(half, device=x.device, dtype=exact) / half)
     angle = positions[:, None, :, None] * speed
     first, second = x[..., :half], x[..., half:]
     return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], dim=-1)
