@@ -1,13 +1,14 @@
 """The tables of published results in README.md and docs, written anew from the results that come with the package.
 
-    python docs/tables.py          # after `mecheval results add`
+    python docs/tables.py          # after `mecheval results add`, or a change of a built-in mixer
 
 A page shows the table `TABLES[NAME]` between `<!-- table NAME -->` and `<!-- end -->`; tests/test_docs.py checks that
-it is what the results say.
+it is what the results say. The sizes of the built-in mixers, which `mecheval list mixers` shows, are written with them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mecheval.cli.show.lists import MEASURED, measure
 from mecheval.figures.heatmap import label
+from mecheval.mixers import BUILT_IN
 from mecheval.paper.numbers import PUBLISHED, published
 from mecheval.paper.questions import LEARNT, RESTORED
 from mecheval.store import RESULTS, Store
@@ -213,8 +216,14 @@ TABLES: dict[str, Callable[[], str]] = {
 """The tables by name."""
 
 
+def sizes() -> str:
+    """What `mecheval list mixers` says of the built-in mixers, as JSON."""
+    return json.dumps({name: measure(name) for name in BUILT_IN}, indent=1) + "\n"
+
+
 def main() -> None:
     """Write all tables anew."""
+    Path(str(MEASURED)).write_text(sizes(), encoding="utf-8")
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = page.read_text(encoding="utf-8")
         if (now := filled(text)) != text:

@@ -19,9 +19,10 @@ import pytest
 
 import mecheval as me
 from commands import Command
-from docs.tables import filled
+from docs.tables import filled, sizes
 from mecheval.cli.commands import tree
 from mecheval.cli.options import given_options
+from mecheval.cli.show.lists import MEASURED
 from mecheval.config.presets import place
 from mecheval.errors import UnknownName
 from mecheval.mixers import MIXERS
@@ -264,6 +265,10 @@ def test_the_figures_at_the_papers_size_show_the_published_results(
 def test_tables_of_results_are_those_that_come_with_the_package(name: str) -> None:
     text = (ROOT / name).read_text()
     assert filled(text) == text, "write them anew: python docs/tables.py"
+
+
+def test_mixers_are_listed_with_the_sizes_that_they_have() -> None:
+    assert MEASURED.read_text() == sizes(), "write them anew: python docs/tables.py"
 
 
 def test_the_claims_in_the_readme_have_the_outcomes_and_the_numbers_of_the_results(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shlex
 import subprocess
 import sys
@@ -97,6 +98,32 @@ def test_commands_that_only_read_results_never_import_torch(tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines() == [f"{words} 0 False" for words in lines]
+
+
+SLOW = ("torch", "numba", "pandas", "duckdb")
+LISTING = (
+    "--version",
+    "--help",
+    "list mixers",
+    "list tasks --json",
+    "list pretrained",
+    "list studies --store {folder}",
+)
+
+
+def test_listing_loads_no_library_that_is_slow_to_import_but_duckdb_for_verdicts(tmp_path: Path) -> None:
+    lines = [shlex.split(words.format(folder=tmp_path)) for words in LISTING]
+    program = (
+        "import sys; from mecheval.cli import main\n"
+        f"for words in {lines}:\n"
+        "    sys.argv = ['mecheval', *words]\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as end:\n"
+        f"        print(words, end.code or 0, *({{*{SLOW}}} & sys.modules.keys()), file=sys.stderr)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "MECHEVAL_MIXERS"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines() == [*(f"{words} 0" for words in lines[:-1]), f"{lines[-1]} 0 duckdb"]
 
 
 def test_nothing_is_pickled() -> None:

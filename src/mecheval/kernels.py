@@ -1,13 +1,16 @@
-"""The two ways in which this package compiles numba kernels, and how kernels copy."""
+"""The two ways in which this package compiles numba kernels, and how kernels copy.
+
+A kernel becomes one of numba's when it is first called, so that a program that calls none does not load numba.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,13 +36,51 @@ def fast_kernel(function: F) -> F:
 
 
 def _compile(function: F, **options: Any) -> F:
-    compiled = numba.njit(cache=True, error_model="numpy", **options)(function)
+    return cast(F, _Kernel(cast(FunctionType, function), options))
+
+
+class _Kernel:
+    """A kernel that has not been called yet; it has the attributes of numba's kernel."""
+
+    def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
+        self.py_func, self.options = function, options
+        self.__doc__, self.__name__, self.__module__ = function.__doc__, function.__name__, function.__module__
+
+    def __call__(self, *given: Any) -> Any:
+        return _loaded(self)(*given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python's own questions are about this object
+            raise AttributeError(name)
+        return getattr(_loaded(self), name)
+
+
+@cache
+def _loaded(kernel: _Kernel) -> Any:
+    """Numba's kernel, which from now on also has the name of this one in its module, because that is called faster."""
+    import numba
+
+    function = kernel.py_func
+    _know_kernels()
+    compiled = numba.njit(cache=True, error_model="numpy", **kernel.options)(function)
     # Numba's cache only notices changes of the kernel's own file, not of the kernels and constants that were compiled
     # into it from other files. So it gets a stamp of all of these to compare.
     cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if cache_file is not None and hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = tuple(sorted(_sources(function)))
-    return cast(F, compiled)
+    if function.__globals__.get(function.__name__) is kernel:
+        function.__globals__[function.__name__] = compiled
+    return compiled
+
+
+@cache
+def _know_kernels() -> None:
+    """Tell numba what a `_Kernel` is that another kernel calls."""
+    from numba.extending import typeof_impl
+
+    @typeof_impl.register(_Kernel)
+    def typeof(kernel: _Kernel, context: Any) -> Any:
+        return typeof_impl(_loaded(kernel), context)
 
 
 def _sources(function: Callable[..., object]) -> set[tuple[str, ...]]:

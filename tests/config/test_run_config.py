@@ -9,6 +9,7 @@ import pytest
 from mecheval.config import PRESETS, RunConfig, run_config
 from mecheval.errors import UserError
 from mecheval.mixers import MIXERS
+from mecheval.store import RESULTS, Store
 from mecheval.tasks import TASKS
 
 
@@ -70,7 +71,7 @@ def test_ids_are_the_same_on_every_machine() -> None:
     assert [run_config("ar", "attention").id, run_config("atr", "h3").id] == ["572b188eb5f0", "9061a5f334e8"]
 
 
-CANON_ID, HYBRID_ID = "f56868060847", "6b0828274f11"
+CANON_ID, HYBRID_ID, BF16_ID = "f56868060847", "6b0828274f11", "dfa55ee69b2f"
 
 
 def test_canon_off_is_no_part_of_an_id_and_its_letters_are() -> None:
@@ -110,6 +111,20 @@ def test_a_hybrid_has_one_id_however_it_is_written(tmp_path: Path) -> None:
     assert (long["hyena.l_max"], long["attention.rotary"]) == (4005, True)
 
 
+def test_precision_is_part_of_an_id_unless_it_is_full() -> None:
+    plain, rounded = run_config("ar", "attention"), run_config("ar", "attention", precision="bf16")
+    assert run_config("ar", "attention", precision="full").id == plain.id == "572b188eb5f0"
+    assert "precision" not in plain.to_dict()["machine"]
+    assert RunConfig.read(rounded.to_dict()).id == rounded.id == BF16_ID
+    assert rounded.machine.precision == "bf16"
+
+
+def test_published_runs_keep_their_ids() -> None:
+    rows = Store(RESULTS).rows()
+    assert len(rows) > 100
+    assert all(RunConfig.read(row["config"]).id == row["run"] for row in rows)
+
+
 def test_an_option_that_was_added_later_changes_no_stored_id() -> None:
     plain, signs = run_config("ar", "delta_net"), run_config("ar", "delta_net", allow_neg_eigval=True)
     assert plain.id == run_config("ar", "delta_net", allow_neg_eigval=False).id == "4d8f5524a0fd"
@@ -145,6 +160,12 @@ def test_filters_reach_over_the_longest_document() -> None:
         ({"seed": 1.5}, "seed: must be a whole number from 0 to 2**63 - 1 (got 1.5)."),
         ({"seed.x": 1}, "unknown part of a run config 'seed'."),
         ({"device": "tpu"}, "machine: device: should be cpu, cuda, cuda:0, cuda:1, ... or mps (got 'tpu')"),
+        ({"precision": "half"}, "machine: precision: input should be 'full' or 'bf16' (got 'half')"),
+        (
+            {"precision": "bf16", "dtype": "float64"},
+            "machine: precision bf16 is for dtype float32 and device cpu (got float64 and cpu).",
+        ),
+        ({"precision": "bf16", "device": "cuda"}, "dtype float32 and device cpu (got float32 and cuda)."),
         ({"dtype": "half"}, "machine: dtype: input should be 'float32' or 'float64' (got 'half')"),
         ({"decay": "step"}, "schedule: decay: input should be 'cosine', 'linear' or 'constant' (got 'step')"),
         ({"canon": "AE"}, "model: canon: give some of the letters A, B, C, D, each once (got 'AE')."),

@@ -68,6 +68,9 @@ def train(
     steps: Annotated[str | None, typer.Option(metavar="NUMBER", help="Training steps.")] = None,
     batch_size: Annotated[str | None, typer.Option(metavar="NUMBER", help="Documents in a batch.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="NUMBER", help="Seed of weights and documents.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="full (default), or bf16: products in bfloat16, weights in float32.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file; options on the command line override it.")] = None,
     assignments: Set = None,
     store: StorePath = Path(DEFAULT_STORE),
@@ -93,6 +96,7 @@ def train(
     mixer = None if mixer is None else custom.announced(mixer)
     common = {
         "d_model": d_model, "n_layers": n_layers, "lr": lr, "steps": steps, "batch_size": batch_size, "seed": seed,
+        "precision": precision,
     }  # fmt: skip
     options |= {name: parse_value(value) for name, value in common.items() if value is not None}
     options |= {name: value for name, value in (("task", task), ("mixer", mixer)) if value is not None}

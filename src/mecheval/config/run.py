@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from mecheval.errors import UnknownName, UserError, parse_options, shown
 from mecheval.files import run_id
@@ -108,11 +108,15 @@ class Evaluate(Section):
 
 
 class Machine(Section):
-    """The device and the number of threads, on which the last digits of results depend."""
+    """The device, the number of threads and the types of numbers, on which the last digits of results depend."""
 
     dtype: Literal["float32", "float64"] = Field("float32", description="type of weights and activations")
     device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
     threads: int = Field(1, ge=1, le=512, description="threads of one run; many runs side by side beat many threads")
+    precision: Literal["full", "bf16"] = Field(
+        "full", description="products of training: in dtype, or in bfloat16 while weights stay in float32"
+    )
+    later = frozenset({"precision"})
 
     @field_validator("device")
     @classmethod
@@ -120,6 +124,13 @@ class Machine(Section):
         if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", value):
             raise ValueError("should be cpu, cuda, cuda:0, cuda:1, ... or mps")
         return value
+
+    @model_validator(mode="after")
+    def _known_precision(self) -> Self:
+        if self.precision == "bf16" and (self.dtype, self.device) != ("float32", "cpu"):
+            given = f"{self.dtype} and {self.device}"
+            raise ValueError(f"precision bf16 is for dtype float32 and device cpu (got {given}).")
+        return self
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,16 @@ from torch import Tensor
 from mecheval.errors import UserError
 from mecheval.mixers.base import Mixer, divides
 from mecheval.mixers.options import AttentionOptions
+from mecheval.ops.dispatch import in_float32
 from mecheval.ops.pieces import extended, tokens_before
 from mecheval.ops.product import Linear, linear
 from mecheval.ops.queries import take
 from mecheval.ops.ragged import documents_now, longest, packed, padded
 from mecheval.ops.ragged_attention import ragged_attention
 from mecheval.sites import Tap
+
+attend = in_float32(F.scaled_dot_product_attention)
+"""PyTorch's softmax attention, which takes five times as long in bfloat16 on short documents."""
 
 
 class Attention(Mixer):
@@ -65,7 +69,7 @@ class Attention(Mixer):
             q, k, v = self._split(self.q(q_BKD)), self._split(self.k(k_BLD)), self._split(self.v(v_BLD))  # (B, H, ., E)
             q, k, v = self._turned_and_kept(q, k, v, at)
             if at is None and not self.pattern.listening and k.shape[2] == length:
-                heads_BHKE = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                heads_BHKE = attend(q, k, v, is_causal=True)
             else:
                 heads_BHKE = self._pattern(q @ k.transpose(-1, -2), at) @ v
             heads = heads_BHKE.transpose(1, 2).flatten(2)
@@ -93,6 +97,7 @@ class Attention(Mixer):
         """Whether a query does not see a source: the future is hidden."""
         return source > query
 
+    @in_float32
     def _few_queries(self, x: Tensor, at: Tensor) -> Tensor:
         """The same heads (B, K, D) without a key or value of any token: q·(W_k x) = (q W_k)·x, Σ p (W_v x) = W_v Σ p x.
 
@@ -124,7 +129,8 @@ class Attention(Mixer):
 def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
     """Rotary positions (Su et al., 2021): halves of x (B, H, K, E) turned by position · base^(-2i/E)."""
     half = x.shape[-1] // 2
-    speed = base ** (-torch.arange(half, device=x.device, dtype=x.dtype) / half)
+    exact = torch.promote_types(x.dtype, torch.float32)  # bfloat16 has no position 257
+    speed = base ** (-torch.arange(half, device=x.device, dtype=exact) / half)
     angle = positions[:, None, :, None] * speed
     first, second = x[..., :half], x[..., half:]
     return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], dim=-1)

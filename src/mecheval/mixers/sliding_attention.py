@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mecheval.mixers.attention import Attention
+from mecheval.mixers.attention import Attention, attend
 from mecheval.mixers.options import SlidingAttentionOptions
 from mecheval.mixers.parts import ShortConv, projected_conv_at
 from mecheval.ops.product import linear
@@ -79,7 +79,7 @@ class SlidingAttention(Attention):
         query, source = torch.arange(W, device=q.device), torch.arange(-W, W, device=q.device)
         seen_N = torch.arange(blocks, device=q.device).view(-1, 1, 1) * W + source >= 0
         seen_NWS = ~self._hidden(source, query.unsqueeze(1)) & seen_N
-        o = F.scaled_dot_product_attention(q_BHNWE, k, v, attn_mask=seen_NWS)
+        o = attend(q_BHNWE, k, v, attn_mask=seen_NWS)
         return o.flatten(2, 3)[:, :, :length]
 
     def state_size(self, length: int) -> int:

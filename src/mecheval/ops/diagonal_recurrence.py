@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import copy_row, fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import take
 
@@ -24,6 +23,7 @@ Floats = NDArray[np.float32]
 _ZERO, _NEGLIGIBLE = np.float32(0.0), np.float32(1e-30)  # smaller cotangents become zero: subnormal numbers are slow
 
 
+@in_float32
 def diagonal_recurrence(a: Tensor, x: Tensor, at: Tensor | None = None) -> Tensor:
     """h (B, L, C) for decays a (B, L, C) and inputs x (B, L, C); with `at` (B, K), only at those positions."""
     if a.shape != x.shape:

@@ -1,16 +1,23 @@
-"""Chooses the implementation of an operation: the readable reference, the fast CPU path, or a GPU kernel."""
+"""Chooses the implementation of an operation: the readable reference, the fast CPU path, or a GPU kernel.
+
+Our operations compute in float32 on a CPU. Inside `torch.autocast`, where products of PyTorch's own layers are rounded,
+they say so by `in_float32` and, for their gradients, by `once_differentiable`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import function
 
+F = TypeVar("F", bound=Callable[..., Any])
 Path = Literal["auto", "reference", "fast"]
 _path: ContextVar[Path] = ContextVar("mecheval_ops_path", default="auto")
 
@@ -47,3 +54,26 @@ def is_forced() -> bool:
 def use_gpu(package: str, *tensors: Tensor) -> bool:
     """Whether a GPU package is used: it is installed, all tensors are on a GPU, and no other path was asked for."""
     return _path.get() == "auto" and all(t.is_cuda for t in tensors) and find_spec(package) is not None
+
+
+def in_float32(operation: F) -> F:
+    """The same operation, which computes in float32 also where autocast is on: narrow tensors are widened first."""
+
+    @wraps(operation)
+    def run(*given: Any, **named: Any) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return operation(*given, **named)
+        with torch.autocast("cpu", enabled=False):
+            return operation(*map(_widened, given), **{name: _widened(value) for name, value in named.items()})
+
+    return cast(F, run)
+
+
+def once_differentiable(backward: F) -> F:
+    """PyTorch's mark of gradients that cannot be differentiated again, here of gradients in float32."""
+    return in_float32(cast(F, function.once_differentiable(backward)))
+
+
+def _widened(value: Any) -> Any:
+    narrow = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16) and value.device.type == "cpu"
+    return value.float() if narrow else value

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.fastmath import LOG2_E, exp2
 from mecheval.ops.pieces import tokens_before
 
@@ -31,6 +30,7 @@ _NEAR = np.float32(-0.5)  # above it, 1 - exp(z) is a series in z, because the d
 _D2, _D3, _D4, _D5, _D6, _D7 = (np.float32(1 / n) for n in (2, 3, 4, 5, 6, 7))
 
 
+@in_float32
 def gated_decay(r: Tensor, i: Tensor, u: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     """a and x (B, L, C) for gates r and i between 0 and 1, inputs u and steepness s >= 0."""
     first = tokens_before() == 0
@@ -46,6 +46,7 @@ def gated_decay_reference(r: Tensor, i: Tensor, u: Tensor, s: Tensor, first: boo
     return torch.exp(log_a), u * i * input_scale(log_a, first)
 
 
+@in_float32
 def input_scale(log_a: Tensor, first: bool) -> Tensor:
     """sqrt(1 - a²), bounded below, and 1 at a document's first token."""
     scale = torch.sqrt((-torch.expm1(2 * log_a)).clamp(min=STEEPEST))

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.fastmath import sigmoid
 from mecheval.ops.rows import Floats, as_rows
 
@@ -22,6 +21,7 @@ EPSILON = 1e-5
 _ZERO, _ONE, _EPSILON = np.float32(0), np.float32(1), np.float32(EPSILON)
 
 
+@in_float32
 def gated_norm(y: Tensor, g: Tensor, w: Tensor) -> Tensor:
     """y gated by g, then normalised and weighed by w."""
     if use_fast(y, g, w):

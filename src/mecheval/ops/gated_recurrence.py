@@ -20,11 +20,10 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.fastmath import LOG2_E, exp2, sigmoid
 from mecheval.ops.gated_decay import STEEPEST, gap_below_one, gated_decay
 from mecheval.ops.pieces import current
@@ -43,6 +42,7 @@ _ZERO, _ONE, _TWO, _EIGHT = np.float32(0), np.float32(1), np.float32(2), np.floa
 _NEGLIGIBLE = np.float32(1e-30)  # smaller cotangents become zero: subnormal numbers are slow
 
 
+@in_float32
 def gated_recurrence(
     u: Tensor, w_r: Tensor, b_r: Tensor, w_i: Tensor, b_i: Tensor, s: Tensor, *, at: Tensor | None = None
 ) -> Tensor:
@@ -68,6 +68,7 @@ def gated_recurrence_reference(
     return diagonal_recurrence(a, x, at)
 
 
+@in_float32
 def sigmoid_gate(u: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """r or i (B, L, C), between 0 and 1, from u (B, L, C) with weights (H, E, E) and biases (H, E)."""
     return torch.sigmoid(F.linear(u, _whole(w).mT, b.flatten()))

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.fastmath import LOG2_E, exp2
 from mecheval.ops.rows import Floats
 
@@ -36,6 +35,7 @@ _P7 = np.float32(-0.15615834421991187)
 _P8 = np.float32(0.03542370834988977)
 
 
+@in_float32
 def gelu(x: Tensor) -> Tensor:
     """x Φ(x), element by element."""
     if use_fast(x) and x.numel() >= MANY and x.requires_grad and torch.is_grad_enabled():

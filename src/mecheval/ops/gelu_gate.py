@@ -14,10 +14,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.fastmath import sigmoid
 from mecheval.ops.rows import Floats, as_rows
 
@@ -26,6 +25,7 @@ _ONE, _CUBIC, _THRICE = np.float32(1), np.float32(CUBIC), np.float32(3 * CUBIC)
 _RATE = np.float32(2 * math.sqrt(2 / math.pi))
 
 
+@in_float32
 def gelu_gate(h: Tensor, g: Tensor) -> Tensor:
     """h ⊙ gelu(g)."""
     if use_fast(h, g):

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.ops import h3_mix_kernel, h3_ssm_kernel
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast, use_gpu
 from mecheval.ops.long_conv import FOURIER_FROM, long_conv, long_conv_reference, transform_length
 from mecheval.ops.long_conv_kernel import to_columns, to_rows
 from mecheval.ops.pieces import current
@@ -25,6 +24,7 @@ SHIFT_FOURIER_FROM = 96
 """From this length on, the shift kernel is faster by Fourier transforms (measured with 64 and 128 channels)."""
 
 
+@in_float32
 def shift_kernel(B: Tensor, C: Tensor, length: int) -> Tensor:
     """The shift model's kernel: k[l, d] = Σ_{n=0}^{N-1-l} B[d, n] C[d, n+l]. B, C (D, N); returns (L, D).
 
@@ -45,6 +45,7 @@ def shift_kernel_reference(B: Tensor, C: Tensor, length: int) -> Tensor:
     return torch.einsum("dn,dln->ld", B, windows_DLN)
 
 
+@in_float32
 def diagonal_kernel(inv_A_real: Tensor, A_imag: Tensor, B: Tensor, C: Tensor, log_dt: Tensor, length: int) -> Tensor:
     """The diagonal model's kernel, discretised by the bilinear rule.
 
@@ -76,6 +77,7 @@ def diagonal_kernel_reference(
     return 2 * torch.einsum("hm,lhm->lh", weight_HM, power_LHM).real.to(dtype)
 
 
+@in_float32
 def h3_mix(q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, D: Tensor, at: Tensor | None = None) -> Tensor:
     """H3's gated convolution: per head, products of keys and values are remembered, and queries read them.
 
@@ -105,6 +107,7 @@ def h3_mix_reference(q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, D: Tensor,
     return _mix_products(q, k, v, kernel, D, at, long_conv_reference)
 
 
+@in_float32
 def shift_register(k: Tensor, B: Tensor, C: Tensor) -> Tensor:
     """The convolution of k (B, L, D) with `shift_kernel`, as a recurrence that continues after earlier pieces.
 
@@ -122,6 +125,7 @@ def shift_register(k: Tensor, B: Tensor, C: Tensor) -> Tensor:
     return torch.stack(read, dim=1)
 
 
+@in_float32
 def h3_mix_recurrent(
     q: Tensor, k: Tensor, v: Tensor, inv_A_real: Tensor, A_imag: Tensor, B: Tensor, C: Tensor, log_dt: Tensor, D: Tensor
 ) -> Tensor:

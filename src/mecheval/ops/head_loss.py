@@ -20,10 +20,9 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.fastmath import LOG2_E, exp2
 from mecheval.ops.product import product
 
@@ -39,6 +38,7 @@ Ints = NDArray[np.int64]
 _LOG2_E, _LOWEST = np.float32(LOG2_E), np.float32(-np.inf)
 
 
+@in_float32
 def head_loss(h: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """The mean loss (), given what the head reads (B, K, D), its weights (V, D) and the targets (B, K) below V."""
     predictions = targets.numel()

@@ -34,7 +34,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import in_float32, use_fast, use_gpu
 from mecheval.ops.pieces import apart, current
 from mecheval.ops.queries import check_at, take
 from mecheval.ops.ragged import Documents, documents_now, layout
@@ -66,6 +66,7 @@ def linear_recurrence(
     b: Tensor | None = None, initial_state: Tensor | None = None, at: Tensor | None = None,
     final_state: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@in_float32
 def linear_recurrence(
     q: Tensor,
     k: Tensor,
@@ -159,6 +160,7 @@ def linear_recurrence_reference(
     return (q.unsqueeze(3) @ S_BKHDV).squeeze(3), states[-1]
 
 
+@in_float32
 def linear_recurrence_states(k: Tensor, v: Tensor, **parts: Tensor | None) -> Tensor:
     """The memory (B, L, H, Dk, Dv) after each position; `parts` are those of `linear_recurrence`."""
     return torch.stack(list(_states(k, v, Parts(**parts))), dim=1)

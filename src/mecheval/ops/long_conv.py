@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.ops import long_conv_kernel
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast, use_gpu
 from mecheval.ops.pieces import apart, current, extended
 from mecheval.ops.queries import check_at, take
 from mecheval.ops.ragged import arrays, documents_now, layout, longest
@@ -21,6 +20,7 @@ FOURIER_FROM = 320
 """From this length on, Fourier transforms beat the direct sum (measured, forward and backward, 64 to 192 channels)."""
 
 
+@in_float32
 def long_conv(x: Tensor, k: Tensor, at: Tensor | None = None) -> Tensor:
     """y[t, c] = Σ_{s<=t} k[s, c] x[t-s, c].
 

@@ -14,16 +14,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.ragged import arrays
 from mecheval.ops.rows import Floats
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
+@in_float32
 def norm_and_bonus(
     o: Tensor, r: Tensor, k: Tensor, v: Tensor, u: Tensor, w: Tensor, c: Tensor, epsilon: float
 ) -> Tensor:

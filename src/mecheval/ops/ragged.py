@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mecheval.kernels import copy_table, kernel
+from mecheval.ops.dispatch import in_float32
 
 
 class Documents:
@@ -43,11 +44,13 @@ class Documents:
         inside = np.arange(tokens_BL.shape[1]) < self.lengths.numpy()[:, None]
         return torch.from_numpy(tokens_BL.numpy()[inside][None])
 
+    @in_float32
     def pad(self, x: Tensor) -> Tensor:
         """(1, T, ...) -> (B, L, ...), with zeros behind each document."""
         batch: Tensor = _Spread.apply(x, self)  # type: ignore[no-untyped-call]
         return batch
 
+    @in_float32
     def pack(self, x: Tensor) -> Tensor:
         """(B, L, ...) -> (1, T, ...): undo `pad`."""
         tokens: Tensor = _Collect.apply(x, self)  # type: ignore[no-untyped-call]

@@ -18,10 +18,9 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.fastmath import LOG2_E, exp2
 from mecheval.ops.ragged import Documents
 
@@ -34,6 +33,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 _LOWEST = np.float32(-np.inf)
 
 
+@in_float32
 def ragged_attention(qkv_1TX: Tensor, heads: int, documents: Documents) -> Tensor:
     """What all heads read, (1, T, D), given all queries, then all keys, then all values of each token."""
     pairs = int((documents.lengths**2).sum())

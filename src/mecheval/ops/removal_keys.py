@@ -15,10 +15,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.ragged import arrays
 from mecheval.ops.rows import Floats
 
@@ -27,6 +26,7 @@ SHORTEST = 1e-12
 _ZERO, _ONE, _SHORTEST = np.float32(0), np.float32(1), np.float32(SHORTEST)
 
 
+@in_float32
 def removal_keys(p: Tensor, r: Tensor, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """k, a and b (B, L, H, E); see the module."""
     if use_fast(p, r, s, t):

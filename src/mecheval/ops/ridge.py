@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.linear_recurrence import linear_recurrence, linear_recurrence_states
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import check_at, in_time_order, take
@@ -68,6 +67,7 @@ single document at 1, and for a single query at 1.7 or more.
 """
 
 
+@in_float32
 def ridge(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, at: Tensor | None = None) -> Tensor:
     """x for queries q and keys k (B, L, H, D), log-decays g <= 0 and strengths beta (B, L, H), and lamb > 0 (H, D).
 

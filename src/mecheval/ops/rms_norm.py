@@ -13,16 +13,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.rows import Floats, as_rows
 
 EPSILON = 1e-5
 _ZERO, _ONE, _EPSILON = np.float32(0), np.float32(1), np.float32(EPSILON)
 
 
+@in_float32
 def rms_norm(x: Tensor, w: Tensor) -> Tensor:
     """x normalised and weighed by w."""
     if use_fast(x, w):

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast, use_gpu
 from mecheval.ops.fastmath import LOG2_E
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import as_extra_steps, check_at, take
@@ -26,6 +25,7 @@ from mecheval.ops.ragged import arrays, documents_now, layout
 from mecheval.ops.selective_scan_kernel import scan_backward, scan_forward, segments
 
 
+@in_float32
 def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, at: Tensor | None = None) -> Tensor:
     """Scan u (B, L, E) with steps dt (B, L, E) > 0 and rates A (E, N) < 0, written by B (B, L, N), read by C.
 
@@ -57,6 +57,7 @@ def selective_scan_reference(
     return (S_BKEN @ C.unsqueeze(3)).squeeze(3)
 
 
+@in_float32
 def selective_scan_states(u: Tensor, dt: Tensor, A: Tensor, B: Tensor) -> Tensor:
     """The state (B, L, E, N) after each position."""
     return torch.stack(list(_states(u, dt, A, B)), dim=1)

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.ops import short_conv_kernel
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast, use_gpu
 from mecheval.ops.pieces import apart, current, extended
 from mecheval.ops.queries import check_at, take
 from mecheval.ops.ragged import arrays, documents_now, layout
 
 
+@in_float32
 def short_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, at: Tensor | None = None) -> Tensor:
     """y[t, c] = bias[c] + Σ_j weight[c, 0, j] x[t - (K-1) + j, c], with zeros before the first token.
 

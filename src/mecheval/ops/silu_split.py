@@ -14,16 +14,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.fastmath import sigmoid
 from mecheval.ops.rows import Floats, as_rows
 
 _ONE = np.float32(1)
 
 
+@in_float32
 def silu_split(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
     """SiLU of x, parted into so many channels each."""
     if use_fast(x):

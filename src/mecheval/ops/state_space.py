@@ -24,10 +24,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.ops import state_space_kernel as loops
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.linear_recurrence import linear_recurrence
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import take
@@ -41,6 +40,7 @@ SLAB = 1 << 18
 """Weights that are computed at once."""
 
 
+@in_float32
 def state_space(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, at: Tensor | None = None) -> Tensor:
     """y (B, L, H, P) for inputs u (B, L, H, P), steps dt (B, L, H) >= 0, A (H,) <= 0, B and C (B, L, N), and D (H,).
 

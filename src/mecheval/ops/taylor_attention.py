@@ -15,9 +15,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast, use_gpu
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import check_at
 from mecheval.ops.ragged import documents_now
@@ -31,6 +30,7 @@ CHUNK = 64
 """Tokens that are weighed in pairs between two updates of the state."""
 
 
+@in_float32
 def taylor_attention(q: Tensor, k: Tensor, v: Tensor, at: Tensor | None = None) -> Tensor:
     """out_t = Σ_{j<=t} A_tj v_j / (Σ_{j<=t} A_tj + 1e-12), with A_tj = 1 + s + s²/2 and s = q_t.k_j / sqrt(F).
 
@@ -75,6 +75,7 @@ def taylor_attention_reference(q: Tensor, k: Tensor, v: Tensor, at: Tensor | Non
     return sum_BKHV / (total_BKH1 + EPS)
 
 
+@in_float32
 def taylor_states(k: Tensor, v: Tensor) -> Tensor:
     """The state after each position: Σ_{j<=t} φ(k_j) [v_j, 1]ᵀ, as (B, L, H, P, V + 1).
 

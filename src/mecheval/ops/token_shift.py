@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.rows import Floats, as_rows
 
 _ZERO = np.float32(0)
 
 
+@in_float32
 def token_shift(x: Tensor, before: Tensor, shares: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The mixture of x with `before` for each tensor of shares."""
     if use_fast(x, before, *shares):

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import in_float32, once_differentiable, use_fast
 from mecheval.ops.fastmath import sigmoid
 from mecheval.ops.rows import Floats, as_rows
 
@@ -24,6 +23,7 @@ EPSILON = 1e-6
 _ZERO, _ONE, _EPSILON = np.float32(0), np.float32(1), np.float32(EPSILON)
 
 
+@in_float32
 def unit_silu(x: Tensor, scale: float = 1.0) -> Tensor:
     """SiLU of x (..., E), scaled to length `scale` over the last axis."""
     if use_fast(x):

@@ -18,7 +18,7 @@ from mecheval.machine import growing_by
 from mecheval.store.bounds import ALONG, bound_table, bounded_row, row_problem
 from mecheval.store.folder import RunFolder
 from mecheval.store.guard import Record, StoreError, blank, refuse_links
-from mecheval.store.schema import EFFECTS, LONGEST_TEXT, RUNS, STORED, TABLES, VIEWS, WHOLE, Table
+from mecheval.store.schema import EFFECTS, LONGEST_TEXT, RUNS, STORED, TABLES, VERDICTS, VIEWS, WHOLE, Table
 from mecheval.store.tables import (
     MOST_MEMORY,
     MOST_SECONDS,
@@ -33,6 +33,7 @@ from mecheval.store.tables import (
     scratch,
     seal,
 )  # fmt: skip
+from mecheval.types import LAST
 
 if TYPE_CHECKING:  # both are slow to import, and only needed to read a table
     import pandas as pd
@@ -119,6 +120,12 @@ class Store:
     def verdicts(self) -> pd.DataFrame:
         """The mechanisms that interventions have found."""
         return self._frame("verdicts")
+
+    def judged(self) -> set[tuple[str, str]]:
+        """The runs with a verdict on the trained state, and its split; found without pandas, which is slow to load."""
+        with self._database([VERDICTS], sealed=False) as connection:
+            found = f"SELECT DISTINCT run, split FROM {VERDICTS.name} WHERE state = '{LAST}'"
+            return {(run, split) for run, split in connection.execute(found).fetchall()}
 
     def ablations(self) -> pd.DataFrame:
         """The effects of named edits, such as zero or mean."""

@@ -120,8 +120,7 @@ def pending(jobs: Sequence[Job], store: Store) -> list[Job]:
 def done_in(store: Store) -> Callable[[Job], bool]:
     """A function that says whether a job is finished, according to the present content of the store."""
     states = statuses(store)
-    found = store.query("select distinct run, split from verdicts where state = 'last'") if states else None
-    judged = set() if found is None else set(zip(found["run"], found["split"], strict=True))
+    judged = store.judged() if states else set()
 
     def is_done(job: Job) -> bool:
         state = states.get(job.run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -58,6 +59,10 @@ class Training:
         self.lm = config.build_lm(task).to(self.device, dtype)
         given = config.optimiser
         self.optimiser = AdamW(self.lm.parameters(), given.betas, given.eps, given.weight_decay)
+        # Gradients are computed outside of it: each product's in the type in which the product was.
+        self._rounded: AbstractContextManager[None] = nullcontext()
+        if config.machine.precision == "bf16":
+            self._rounded = torch.autocast("cpu", torch.bfloat16)
         self.step = 0
         self.history: list[Row] = []
         self.effects: list[Row] = []  # effects of interventions during training
@@ -78,7 +83,8 @@ class Training:
         """Take one step and return the loss before it. If the loss is not finite, nothing changes."""
         tokens, at, targets = questions
         self.optimiser.zero_grad()
-        loss = self.lm.loss(tokens, at, targets)
+        with self._rounded:
+            loss = self.lm.loss(tokens, at, targets)
         value = loss.item()
         if not math.isfinite(value):
             return value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -12,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mecheval.errors import UserError
+from mecheval.mixers import BUILT_IN, MIXERS, options_of, usual_positions
 from mecheval.tasks import Task
 
 if TYPE_CHECKING:  # slow to import
@@ -19,6 +22,8 @@ if TYPE_CHECKING:  # slow to import
 
 D_MODEL, LENGTH, LAYERS = 64, 36, 2
 """The model whose mixers are listed: its width, the length of its documents in tokens, and its layers."""
+MEASURED = files("mecheval").joinpath("cli/show/mixers.json")
+"""What `measure` says of every built-in mixer, because building them takes torch; `docs/tables.py` writes it."""
 
 
 def describe_options(model: type[BaseModel] | None) -> dict[str, Any]:
@@ -48,28 +53,35 @@ def task_table(tasks: Mapping[str, type[Task]]) -> Table:
 
 def describe_mixers() -> tuple[dict[str, Any], list[UserError]]:
     """Every mixer's options and the size of its layers at `D_MODEL` (some alternate), and errors of those that fail."""
-    from mecheval.mixers import MIXERS, build_mixer
-    from mecheval.sites import taps
-
-    factories, problems = MIXERS.loadable()
-    described = {}
-    for name, factory in factories.items():
+    known, described, problems = json.loads(MEASURED.read_bytes()), dict[str, Any](), list[UserError]()
+    for name in MIXERS.names():
         try:
-            mixers = [build_mixer(name, D_MODEL, layer) for layer in range(LAYERS)]
+            measured = known[name] if name in BUILT_IN and name in known else measure(name)
+            options = options_of(name)
         except UserError as error:
             problems.append(error)
             continue
-        options = getattr(factory, "Options", None)
         described[name] = {
-            "about": (factory.__doc__ or name).strip().splitlines()[0],
+            **measured,
             "options": describe_options(options),
-            "layers": [_describe_layer(mixer) for mixer in mixers],
-            "positions": getattr(factory, "positions", "none"),
+            "positions": usual_positions(name),
             "family": getattr(options, "family", "custom"),
             "paper": getattr(options, "paper", ""),
-            "short_conv": any(tap.kind == "short_conv" for mixer in mixers for _, tap in taps(mixer)),
         }
     return described, problems
+
+
+def measure(name: str) -> dict[str, Any]:
+    """What a mixer is, the class and size of its layers, and whether one has a short convolution; this builds them."""
+    from mecheval.mixers import build_mixer
+    from mecheval.sites import taps
+
+    mixers = [build_mixer(name, D_MODEL, layer) for layer in range(LAYERS)]
+    return {
+        "about": (MIXERS.get(name).__doc__ or name).strip().splitlines()[0],
+        "layers": [_describe_layer(mixer) for mixer in mixers],
+        "short_conv": any(tap.kind == "short_conv" for mixer in mixers for _, tap in taps(mixer)),
+    }
 
 
 def _describe_layer(mixer: nn.Module) -> dict[str, Any]:
