@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from mecheval.machine import processor
-from mecheval.ops.dispatch import is_forced, use_fast
+from mecheval.ops.dispatch import is_forced, once_differentiable, use_fast
 
 
 class Gain(NamedTuple):
