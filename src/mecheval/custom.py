@@ -14,7 +14,9 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +32,8 @@ MARK = "@"
 """The sign between the name of a class and its digest."""
 DIGITS = 8
 """Number of hexadecimal digits in a digest."""
+MADE_BY = "made_by"
+"""The attribute of a class that stands for a function (`as_class`): the function."""
 LIBRARIES = ("torch", "mecheval", "builtins", "abc", "typing")
 """Packages whose base classes are not part of a custom mixer."""
 _ENTRY = re.compile(r"\s*(.+?):([^\W\d]\w*)\s*(?:,|$)")
@@ -91,11 +95,18 @@ def not_while_loading(what: str) -> None:
 
 
 def modules_in(module: ModuleType) -> list[str]:
-    """Names of the torch modules that a file defines, without those that it imports."""
+    """Names of what can be a mixer in a file: the torch modules that it defines.
+
+    If there are none, these are the functions that it defines and the torch modules that it imports.
+    """
     from torch import nn
 
-    found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, nn.Module)]
-    return [cls.__name__ for cls in found if cls.__module__ == module.__name__]
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    classes = [name for name, value in public.items() if isinstance(value, type) and issubclass(value, nn.Module)]
+    own = [name for name in classes if public[name].__module__ == module.__name__]
+    functions = [name for name, value in public.items() if isinstance(value, FunctionType | partial)]
+    here = [name for name in functions if getattr(public[name], "__module__", None) in (module.__name__, None)]
+    return own or here + classes
 
 
 def line_in(path: Path | None, error: BaseException) -> str:
@@ -104,8 +115,8 @@ def line_in(path: Path | None, error: BaseException) -> str:
     return _at(next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None))
 
 
-def file_of(cls: type) -> Path | None:
-    """The file in which a class is defined; None for a class from a notebook or a prompt."""
+def file_of(cls: type | FunctionType) -> Path | None:
+    """The file in which a class or a function is defined; None for one from a notebook or a prompt."""
     try:
         path = Path(inspect.getfile(cls))
     except (TypeError, OSError):
@@ -118,8 +129,30 @@ def class_digest(cls: type) -> str:
 
     Values that a class defined inside a function takes from that function are added, because they are not in the file.
     """
+    if MADE_BY in vars(cls):
+        return digest(_of_function(vars(cls)[MADE_BY]))
     content = _unchanged_file(cls)
     return digest((_described(cls) if content is None else content) + _enclosed(cls))
+
+
+def _of_function(made_by: Any) -> bytes:
+    """The unchanged file of a function that builds a mixer, or else its code and that of the classes that it names.
+
+    What a `functools.partial` fills in counts, too.
+    """
+    if isinstance(made_by, partial):
+        given = *made_by.args, *sorted(made_by.keywords.items())
+        func = made_by.func
+        inner = class_digest(func).encode() if isinstance(func, type) else _of_function(func)
+        return inner + repr([getattr(each, "__qualname__", each) for each in given]).encode()
+    code, path = made_by.__code__, file_of(made_by)
+    with suppress(OSError, SyntaxError, ValueError):
+        content = b"" if path is None else path.read_bytes()
+        if code in _inside(compile(content, str(path), "exec", dont_inherit=True)):
+            return content
+    named = [made_by.__globals__.get(name) for name in code.co_names]
+    classes = [_described(each) for each in named if isinstance(each, type)]
+    return repr((_code(code), made_by.__defaults__, made_by.__kwdefaults__, classes)).encode()
 
 
 def _unchanged_file(cls: type) -> bytes | None:
@@ -206,12 +239,12 @@ class Source(NamedTuple):
         return f"{self.cls}{MARK}{digest(read_file(self.path))}"
 
     def load(self) -> type[nn.Module]:
-        """Execute the file, and return the class."""
+        """Execute the file, and return the class, or a class that stands for the function with this name."""
         module = load_file(self.path)
         found = vars(module).get(self.cls)
         if found is None:
             raise UnknownName(f"torch module in {self.path}", self.cls, modules_in(module))
-        return checked(found, f"{self.cls} in {self.path}")
+        return checked(found, f"{self.cls} in {self.path}", self.cls)
 
     def __str__(self) -> str:
         return f"{self.path.absolute()}:{self.cls}"
@@ -279,12 +312,37 @@ def own_name(cls: type[nn.Module]) -> str:
     return f"{cls.__name__}{MARK}{class_digest(cls)}"
 
 
-def checked(given: object, what: str) -> type[nn.Module]:
-    """Return a torch module class, or raise an error that says what was given instead."""
+def as_class(made_by: Callable[..., Any], name: str) -> type[nn.Module]:
+    """A class that stands for a function: called like it, it returns what the function returns.
+
+    So everything that takes a mixer takes one kind of thing, whose name and arguments it can ask for.
+    """
     from torch import nn
 
+    def new(cls: type, **given: Any) -> Any:
+        return made_by(**given)
+
+    inner = getattr(made_by, "func", made_by)
+    own = {"positions": inner.positions} if hasattr(inner, "positions") else {}
+    module = getattr(inner, "__module__", None) or "__main__"
+    return type(name, (nn.Module,), {"__new__": new, "__module__": module, MADE_BY: made_by, **own})
+
+
+def checked(given: object, what: str, name: str | None = None) -> type[nn.Module]:
+    """Return a torch module class, also for a function that builds one, or raise an error that says what was given."""
+    from torch import nn
+
+    if isinstance(given, nn.Module):
+        cls = type(given).__name__
+        raise UserError(
+            f"{what} is a mixer that is built already, and models of several widths need their own; give its class "
+            f"{cls}, or a function that builds one: def make(d_model): return {cls}(...)."
+        )
+    if isinstance(given, partial | FunctionType):
+        given = as_class(given, name or str(getattr(getattr(given, "func", given), "__name__", "make")))
     if not isinstance(given, type):
-        raise UserError(f"{what} is not a class but a {type(given).__name__}; give a torch module class.")
+        kind = type(given).__name__
+        raise UserError(f"{what} is of type {kind}; give a torch module class, or a function that builds one.")
     if not issubclass(given, nn.Module):
         raise UserError(f"{what} is not a torch module; write `class {given.__name__}(torch.nn.Module)`.")
     if not given.__name__.isidentifier():  # the name becomes part of file names and pages

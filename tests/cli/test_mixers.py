@@ -36,9 +36,24 @@ def test_a_new_file_passes_the_check(command: Command) -> None:
     found = json.loads(out)
     assert found["mixer"].startswith("ShortAttention@")
     assert found["warnings"] == []
+    assert found["called"] == "ShortAttention(d_model=128)"
     assert found["convolutions"] == ["blocks.0.mixer.mix", "blocks.1.mixer.mix"]
     assert 0 < found["step_seconds"] < found["seconds"]
     assert list(Path().iterdir()) == [Path("short-attention.py")]  # nothing is trained or kept
+
+
+def test_a_check_takes_the_options_of_an_evaluation_and_hands_them_on(command: Command) -> None:
+    Path("mine.py").write_text("from torch.nn import GRU")
+    words = ["mine.py", "--set", "num_layers=2", "--set", "steps=7", "--task", "induction", "--scale", "paper"]
+    code, out, err = command("check", *words)
+    assert code == 0, err
+    assert "GRU(input_size=16, hidden_size=16, num_layers=2, batch_first=True), takes the first of the tuple" in out
+    assert "runs of up to 7 steps" in out
+    assert "at widths 16, 32, 64, 128, 256\n" in out
+    [following] = err.splitlines()
+    assert following == (
+        "next: mecheval evaluate mine.py:GRU --task=induction --scale=paper --set=num_layers=2 --set=steps=7"
+    )
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -47,6 +62,7 @@ def test_a_new_file_passes_the_check(command: Command) -> None:
     (("new", "no/such/mixer.py"), "cannot write no/such/mixer.py"),
     (("check", "there.py"), "Backwards is not causal"),
     (("check", "nowhere.py"), "nowhere.py"),
+    (("check", "there.py", "--set", "kernel=3"), "unknown option of Backwards 'kernel'"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(command: Command, words: tuple[str, ...], said: str) -> None:
     Path("there.py").write_text(LEAKING)

@@ -87,12 +87,69 @@ class Halved(Plain):
 
 class Tupled(Plain):
     def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        return x, None
+        return x @ self.weight, None
 
 
 class Listless(Plain):
     def forward(self, x: Tensor) -> str:
         return "x"
+
+
+class StateFirst(Plain):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x @ self.weight).cumsum(1)
+        return y[:, -1], y
+
+
+class Chunks(Plain):
+    """Made for documents of whole chunks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        chunks = (x @ self.weight).view(x.shape[0], x.shape[1] // 4, 4, x.shape[2])
+        return chunks.cumsum(2).view(x.shape)
+
+
+class Remembers(Plain):
+    """Begins where the documents of the call before ended."""
+
+    seen: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = (x @ self.weight).cumsum(1)
+        y = y if self.seen is None else y + self.seen
+        self.seen = y[:, -1].mean(0).detach()
+        return y
+
+
+class InPlace(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        x *= 0.5
+        return (x @ self.weight).cumsum(1)
+
+
+class Positions(Plain):
+    def forward(self, x: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
+        return x * position_ids[:, :, None].cos() @ self.weight  # type: ignore[index]
+
+
+class Half(nn.Module):
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(d_model, d_model, dtype=torch.bfloat16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.inner(x).cumsum(1)
+        return y
+
+
+class InAList(nn.Module):
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(d_model, d_model)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers[0](x)
+        return y
 
 
 class Doubled(Plain):

@@ -32,16 +32,24 @@ def line_of(text: str) -> int:
     [
         ("NoForward", "NoForward has no forward; write `def forward(self, x)`"),
         ("TwoInputs", "TwoInputs.forward must work with x (B, L, D) alone: missing a required argument: 'mask'."),
-        ("NoWidth", "NoWidth must take its width by name: def __init__(self, d_model, ...)."),
+        ("NoWidth", "NoWidth must take its width by a known name (d_model, dim, hidden_size, embed_dim, n_embd, "
+                    "...); rename the argument, or name a function: def make(d_model): return NoWidth(width=d_model)."),
         ("Needs", "Needs needs d_state, heads; give --set d_state=VALUE --set heads=VALUE "
                   "(in Python options={'d_state': ..., 'heads': ...})."),
         ("FailsToBuild", f"FailsToBuild(d_model=16) failed, line {line_of('out of')}: RuntimeError: out of ideas"),
         ("FailsToRun", f"FailsToRun.forward failed on an input (3, 1, 16), line {line_of('return x @ x')}: Runtime"),
         ("OnlyOneToken", f"OnlyOneToken.forward failed on an input (3, {LONGEST}, 16), line"),
-        ("Halved", "Halved.forward gives shape (3, 1, 8) for an input (B, L, D) of (3, 1, 16); both must be the same."),
-        ("Tupled", "Tupled.forward returns a tuple; return the tensor (B, L, D) alone."),
-        ("Listless", "Listless.forward returns str, not a tensor (B, L, D)."),
-        ("Doubled", "Doubled.forward gives torch.float64 for an input of torch.float32; both must be the same."),
+        ("OnlyOneToken", f"It takes up to 1 tokens, but documents have 1 to {LONGEST}: make its tables longer,"),
+        ("Chunks", "It takes 4, 8, 12 ... tokens, but documents have 1 to 18: make its tables longer, or pad"),
+        ("Remembers", "Remembers keeps something from one call to the next (seen): the same input gives two outputs."),
+        ("InPlace", "InPlace.forward changes its input in place (x += ..., x[...] = ..., x.mul_()), which others also"),
+        ("Positions", "It is called with x alone, so position_ids is None: make it inside forward, e.g. positions by"),
+        ("Half", "Its weights are bfloat16, and models here are float32: build it without dtype=... or .to(...)"),
+        ("InAList", "InAList has layers or parameters in a plain list (layers), where they are neither trained nor"),
+        ("StateFirst", "StateFirst.forward returns a tuple, whose first tensor has shape (3, 16) for an input (B, L"),
+        ("Halved", "Halved.forward gives shape (3, 1, 8) for an input (B, L, D) of (3, 1, 16); both must be the same"),
+        ("Listless", "Listless.forward returns str, and neither it nor its first part is a tensor (B, L, D)."),
+        ("Doubled", "Doubled.forward gives torch.float64 for an input of torch.float32; both must be the same: "),
         ("GivesNaN", "GivesNaN gives NaN at position 0 of 1, for ordinary inputs"),
         ("GivesInfinity", "GivesInfinity gives infinite numbers at position 0 of 1"),
         ("BadGradient", "BadGradient: the gradient of weight is NaN for ordinary inputs."),
@@ -106,7 +114,7 @@ def test_a_mixer_that_knows_a_documents_place_or_the_batchs_size_is_refused(name
         check_mixer(mixer(name, LEAKS), {}, D, LONGEST)
 
 
-@pytest.mark.parametrize("name", ["Good", "Plain", "LongConvolution", "Dropped", "NoParameters", "House"])
+@pytest.mark.parametrize("name", ["Good", "Plain", "LongConvolution", "Dropped", "NoParameters", "House", "Tupled"])
 def test_what_is_sound_passes_in_silence(name: str) -> None:
     assert check_mixer(mixer(name), {}, D, LONGEST) == []
 

@@ -39,6 +39,8 @@ class Helper:
 
 def make(d_model):
     return Mine(d_model)
+
+built = make(4)
 """
 
 
@@ -206,7 +208,15 @@ def test_a_file_that_cannot_be_imported_is_one_line(tmp_path: Path, text: str, m
         ("mine.py", "name a class in the file, mine.py:MyMixer; torch modules there: Mine, Other."),
         ("Mine", "name a file and a class in it, path/to/file.py:MyMixer (got 'Mine')."),
         ("mine.py:Mnie", "unknown torch module in mine.py 'Mnie'. Did you mean 'Mine'? Choices: Mine, Other."),
-        ("mine.py:make", "make in mine.py is not a class but a function; give a torch module class."),
+        (
+            "mine.py:torch",
+            "torch in mine.py is of type module; give a torch module class, or a function that builds one.",
+        ),
+        (
+            "mine.py:built",
+            "built in mine.py is a mixer that is built already, and models of several widths need their own; "
+            "give its class Mine, or a function that builds one: def make(d_model): return Mine(...).",
+        ),
         ("mine.py:Helper", "Helper in mine.py is not a torch module; write `class Helper(torch.nn.Module)`."),
     ],
 )

@@ -71,12 +71,18 @@ def check(
         str, typer.Argument(metavar="FILE.py[:CLASS]", help="The file; its class, if it has several torch modules.")
     ],
     task: TaskName = "ar",
+    scale: Scale = "laptop",
+    assignments: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a custom mixer in seconds: shapes, causality, batch-mates, convolutions, speed; nothing is trained."""
+    """Check a custom mixer in seconds: shapes, causality, batch-mates, convolutions, speed; nothing is trained.
+
+    --set gives an argument of the class (d_state=16), or a setting of all runs, as for `mecheval evaluate`.
+    """
     with loading():
         from mecheval import custom
-        from mecheval.evaluation.custom import prepare
+        from mecheval.evaluation.checks import how_called
+        from mecheval.evaluation.custom import prepare, split_options
         from mecheval.store import Store
         from mecheval.training.plan import plan
         from mecheval.training.progress import duration
@@ -85,21 +91,25 @@ def check(
         cls = found.load()
         custom.announce(found)
     with aside.status("checking"):
-        planned, warnings = prepare(cls, found.name, task, "laptop", {}, 1, (), False, None)
-        config = planned.own[0].config
+        options = given_options(assignments, [])
+        planned, warnings = prepare(cls, found.name, task, scale, options, 1, (), False, None)
+        config, widths = planned.own[0].config, {each.config.model.d_model: each.config for each in planned.own}
+        called = how_called(cls, split_options(cls, found.name, task, options)[0], config.model.d_model)
         lm = config.build_lm()
     with aside.status("timing a few steps"):
-        timed = plan(config, Store(DEFAULT_STORE))
+        each_width = [plan(each, Store(DEFAULT_STORE)) for each in widths.values()]
+    timed = each_width[0]
     convolutions = [str(site) for site in lm.sites() if site.kind == "short_conv"]
-    seconds = timed.seconds * len(planned.own)
+    seconds = sum(each.seconds for each in each_width) * len(planned.own) / len(widths)
     longest = config.build_task().max_tokens
     if as_json:
         print_json({
-            "mixer": found.name, "warnings": warnings, "parameters": timed.parameters, "convolutions": convolutions,
-            "step_seconds": timed.step_seconds, "seconds": seconds,
+            "mixer": found.name, "called": called, "warnings": warnings, "parameters": timed.parameters,
+            "convolutions": convolutions, "step_seconds": timed.step_seconds, "seconds": seconds,
         })  # fmt: skip
         return
     line(f"{found.name}")
+    line(f"called as     {called}")
     line(f"shape         (B, L, D) in and out, finite, for documents of 1 to {longest} tokens")
     line("causality     no output depends on a later input")
     line("batch-mates   no document depends on another one of its batch")
@@ -107,12 +117,16 @@ def check(
     line(
         f"parameters    {timed.parameters:,} in a model of {config.model.n_layers} layers, width {config.model.d_model}"
     )
-    line(f"speed         {1e3 * timed.step_seconds:.0f} ms for a step of {config.data.batch_size} documents")
+    speeds = ", ".join(f"{1e3 * each.step_seconds:.0f}" for each in each_width)
+    at_widths = f", at widths {', '.join(map(str, widths))}" if len(widths) > 1 else ""
+    line(f"speed         {speeds} ms of CPU time for a step of {config.data.batch_size} documents{at_widths}")
     rates = f"{len(planned.own)} run{'s' * (len(planned.own) > 1)} of up to {timed.steps:,} steps"
     line(f"time          at most {duration(seconds)} on one core, {rates}; less if it learns")
     for warning in warnings:
         note(f"warning: {warning}")
-    note(f"next: mecheval evaluate {source if ':' in source else f'{source}:{found.cls}'}")
+    words = ["evaluate", source if ":" in source else f"{source}:{found.cls}"]
+    words += [f"--task={task}"] * (task != "ar") + [f"--scale={scale}"] * (scale != "laptop")
+    note(f"next: mecheval {shlex.join([*words, *(f'--set={each}' for each in assignments or [])])}")
 
 
 @app.command(short_help="Train a custom mixer and name its mechanism.")

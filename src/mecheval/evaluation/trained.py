@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from mecheval.analysis import judged_on, measure, score
 from mecheval.config import RunConfig
 from mecheval.errors import UserError, in_one_line, said
-from mecheval.evaluation.checks import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.layers import check_sites, sites_of
+from mecheval.evaluation.probe import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.result import COLUMNS, Evaluation, summarised, write_page
 from mecheval.intervene.effects import BUDGET_MB, document_slices
 from mecheval.intervene.places import Answering

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from mecheval.errors import UserError, parse_options
-from mecheval.mixers.options import MIXERS, MixerOptions, check_arguments
+from mecheval.errors import UserError, parse_options, said
+from mecheval.mixers.adapter import call_of
+from mecheval.mixers.options import MIXERS, MixerOptions
 from mecheval.ops.pieces import NOTHING_READ, State, reading
 
 
@@ -66,18 +67,51 @@ def build_mixer(name: str, d_model: int, layer: int = 0, **options: Any) -> nn.M
 def make_mixer(
     factory: Callable[..., nn.Module], name: str, d_model: int, layer: int, options: dict[str, Any]
 ) -> nn.Module:
-    """Call a mixer's factory: a built-in one with parsed options, any other with the arguments that it names."""
+    """Call a mixer's factory: a built-in one with parsed options, any other with the arguments that it names.
+
+    The width goes to the argument that stands for it, and of what `forward` returns, the first tensor is taken.
+    """
     if d_model < 1 or layer < 0:
         raise UserError(f"{name}: d_model must be positive and layer not negative (got {d_model}, {layer}).")
     model: type[MixerOptions] | None = getattr(factory, "Options", None)
     if model is not None:
         return factory(d_model, layer, parse_options(model, name, options))
-    accepted = check_arguments(factory, name, options)
-    extra = {"layer": layer} if "layer" in accepted else {}
+    call = call_of(factory, name, d_model, layer, options)
     try:
-        return factory(d_model=d_model, **extra, **options)
+        mixer = call.run(factory)
     except TypeError as error:
-        raise UserError(f"{name}: could not be built with d_model={d_model} and {options}: {error}.") from error
+        raise UserError(f"{call} failed: {said(error)}.") from error
+    if not isinstance(mixer, nn.Module):
+        what = "nothing" if mixer is None else f"a class ({mixer.__name__})" if isinstance(mixer, type) else "no module"
+        raise UserError(f"{call} returns {what}; it must return a torch module, which is then the mixer.")
+    if not isinstance(mixer, Mixer):
+        mixer.register_forward_hook(FirstOutput())
+    return mixer
+
+
+class FirstOutput:
+    """A forward hook that takes the first tensor of a tuple or an object; an object, so that copies have their own."""
+
+    def __init__(self) -> None:
+        self.taken_from: str | None = None  # the kind of the last output that was no tensor
+
+    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
+        """The output itself if it is a tensor, or if it has none."""
+        if isinstance(output, Tensor):
+            return output
+        found = first_tensor(output)
+        if isinstance(found, Tensor):
+            self.taken_from = type(output).__name__
+            return found
+        return output
+
+
+def first_tensor(output: Any) -> Any:
+    """What an output begins with: the first of a tuple or list, or `last_hidden_state` or else the first field."""
+    while isinstance(output, tuple | list) and output and not isinstance(output, Tensor):
+        output = output[0]
+    fields = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    return output if isinstance(output, Tensor) else fields.get("last_hidden_state", next(iter(fields.values()), None))
 
 
 def divides(heads: int, d_model: int, name: str) -> int:

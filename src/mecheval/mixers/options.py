@@ -5,14 +5,14 @@ Configs, run ids and listings of studies are made from these alone; a mixer itse
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mecheval.custom import OwnMixers
-from mecheval.errors import UnknownName, parse_options
+from mecheval.errors import parse_options
+from mecheval.mixers.adapter import call_of
 from mecheval.registry import Registry
 
 if TYPE_CHECKING:  # slow to import
@@ -288,15 +288,5 @@ def check_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
         parsed = parse_options(known, name, options)
         usual = {name for name in known.added_later if getattr(parsed, name) == known.model_fields[name].default}
         return parsed.model_dump(mode="json", exclude=usual)
-    check_arguments(MIXERS.get(name), name, options)
+    call_of(MIXERS.get(name), name, 1, 0, options)
     return options
-
-
-def check_arguments(factory: Callable[..., nn.Module], name: str, options: dict[str, Any]) -> set[str]:
-    """The arguments for a mixer that declares no options; an option that it does not accept is an error."""
-    accepted = inspect.signature(factory).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        for option in options:
-            if option not in accepted:
-                raise UnknownName(f"option of {name}", option, set(accepted) - {"d_model", "layer"})
-    return set(accepted)

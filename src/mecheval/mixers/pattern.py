@@ -6,7 +6,6 @@ same as a plus. A pattern repeats until a model has all of its layers.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -14,6 +13,7 @@ from typing import Any
 
 from mecheval.custom import MARK
 from mecheval.errors import UnknownName, UserError, shown
+from mecheval.mixers import adapter
 from mecheval.mixers.options import MIXERS, options_of
 
 MOST_LAYERS = 1000
@@ -74,8 +74,7 @@ def option_names(name: str, factory: Callable[..., Any] | None = None) -> set[st
     declared = options_of(name) if factory is None else getattr(factory, "Options", None)
     if declared is not None:
         return set(declared.model_fields)
-    arguments = inspect.signature(factory or MIXERS.get(name)).parameters.values()
-    return {each.name for each in arguments if each.kind is not each.VAR_KEYWORD} - {"d_model", "layer"}
+    return set(adapter.option_names(factory or MIXERS.get(name))[0])
 
 
 def split_options(known: Mapping[str, set[str]], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
