@@ -6,15 +6,18 @@ one with the best learning rate on dev counts, for each seed.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mecheval.mixers import options_of
-from mecheval.paper.estimates import estimate
+from mecheval.paper.estimates import estimate, estimate_share
 from mecheval.store import Store
-from mecheval.studies import STUDIES, StudyTable, best_rows, restoring, seeds_in, study_points, study_table
+from mecheval.studies import STUDIES, StudyTable, best_rows, seeds_in, study_points, study_table
 from mecheval.studies.axes import USUAL, named, ordered, plain, say
+from mecheval.studies.scales import AT_BLOCK_1
 from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
@@ -26,10 +29,12 @@ SOURCES = ("newer", "hybrids", "ar_mamba_conv", "atr_mamba_conv", "ar_based_conv
 """The studies whose runs are taken; a run that several have counts once."""
 PLACE = ("task", "setting", "d_model")
 """Columns that identify a row."""
+WIDTHS = (32, 64)
+"""Widths at the paper's size that are shown."""
 SCORES = ("likelihood", "accuracy")
 COLUMNS = (
     *PLACE, "mixer", "option", *(f"{score}{end}" for score in SCORES for end in ("", "_low", "_high")), "restored_at",
-    "share", "verdict", "verdicts", "seeds", "lr", "runs",
+    "share", "share_low", "share_high", "verdict", "verdicts", "seeds", "lr", "runs",
 )  # fmt: skip
 """Columns of the table; `option` is empty for a mixer as it is, and texts of several runs are joined by commas."""
 
@@ -38,14 +43,14 @@ def standings(store: Store, scale: str) -> pd.DataFrame:
     """A row for each task, setting and width that has a finished run, with the columns `COLUMNS`.
 
     Likelihood and accuracy are means over seeds on test, with 95 % intervals that hold documents and seeds (see
-    `mecheval.paper.estimates`). `restored_at` is where the clean input of layer 1 restores most, and `share` how much
-    of the loss, the mean over the runs that learnt. `verdict` is that of most seeds, `verdicts` counts all of them.
+    `mecheval.paper.estimates`). `restored_at` is where the clean input of layer 1 restores most, of key, value and
+    query, and `share` how much of the loss, over the runs that learnt, with the same kind of interval. `verdict` is
+    that of most seeds, and `verdicts` counts all of them.
     """
     import pandas as pd
 
     found = chosen(store, scale)
-    restored = restoring(store, list(found["run"])) if len(found) else None
-    rows = [_row(dict(zip(PLACE, place, strict=True)), runs, restored)
+    rows = [_row(dict(zip(PLACE, place, strict=True)), runs)
             for place, runs in found.groupby(list(PLACE), sort=False)]  # fmt: skip
     return in_order(pd.DataFrame(rows, columns=list(COLUMNS)))
 
@@ -60,18 +65,32 @@ def chosen(store: Store, scale: str) -> pd.DataFrame:
     return best_rows(every, [*PLACE, "seed"]).reset_index(drop=True)
 
 
+def panels(frame: pd.DataFrame, scale: str) -> dict[str, pd.DataFrame]:
+    """The mixers as they are, without their variants, by the titles of panels; each has a row for a task and mixer.
+
+    At scale paper a panel is a width of `WIDTHS`, elsewhere the largest width that each task has.
+    """
+    own = frame[frame["option"] == ""]
+    if scale == "paper":
+        return {f"width {width}": own[own["d_model"] == width] for width in WIDTHS}
+    top = own.sort_values("d_model", kind="stable").drop_duplicates(["task", "mixer"], keep="last")
+    return {f"scale {scale}": top.sort_index()}
+
+
 def in_order(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows by task, then mixers before their variants and hybrids, then widths."""
-    mixers = ordered("mixer", frame["mixer"])
-    keys = {"task": ordered("task", frame["task"]).index, "option": lambda text: text != "", "mixer": mixers.index}
-    places = [[key(value) for value in frame[name]] for name, key in keys.items()]
-    by = sorted(range(len(frame)), key=lambda i: (*(place[i] for place in places), int(frame["d_model"].iloc[i])))
-    return frame.iloc[by].reset_index(drop=True)
+    tasks, mixers = (ordered(axis, frame[axis]) for axis in ("task", "mixer"))
+
+    def place(i: int) -> tuple[int, bool, int, int]:
+        row = frame.iloc[i]
+        return tasks.index(row["task"]), row["option"] != "", mixers.index(row["mixer"]), int(row["d_model"])
+
+    return frame.iloc[sorted(range(len(frame)), key=place)].reset_index(drop=True)
 
 
 def _runs(name: str, store: Store, scale: str) -> pd.DataFrame:
     """The runs of a study that the store has, with their task, setting and option."""
-    study = STUDIES[name]
+    study = replace(STUDIES[name], readings=AT_BLOCK_1)
     points = study_points(study, scale, seeds_in(study, scale, store))
     by_run = {point.config.id: point for point in points}
     table: StudyTable = study_table(study, points, store)
@@ -95,7 +114,7 @@ def _option(point: Point) -> str:
     )
 
 
-def _row(place: dict[str, Any], runs: pd.DataFrame, restored: pd.DataFrame | None) -> dict[str, Any]:
+def _row(place: dict[str, Any], runs: pd.DataFrame) -> dict[str, Any]:
     """The runs of one setting, which differ in their seeds, as one row."""
     first = runs.iloc[0]
     row = {**place, "mixer": first["mixer"], "option": first["option"], "seeds": len(runs)}
@@ -103,16 +122,28 @@ def _row(place: dict[str, Any], runs: pd.DataFrame, restored: pd.DataFrame | Non
         mean = estimate([float(value) for value in runs[f"test_{score}"]], int(first["documents"]))
         low, high = mean.interval()
         row |= {score: mean.value, f"{score}_low": max(0.0, low), f"{score}_high": min(1.0, high)}
-    learnt = runs.loc[runs["verdict"].notna() & (runs["verdict"] != "not_learnt"), "run"]
-    there = None if restored is None else restored[restored.index.isin(learnt)]
-    if there is not None and len(there):
-        row |= {"restored_at": _each(there["role"]), "share": float(there["share"].mean())}
+    row |= _restored(runs[runs["verdict"].notna() & (runs["verdict"] != "not_learnt")], int(first["documents"]))
     verdicts = Counter(verdict for verdict in map(plain, runs["verdict"]) if verdict)
-    said = [f"{label} ({n} of {len(runs)})" if len(verdicts) > 1 else label for label, n in verdicts.most_common()]
+    said = [f"{n} {label}" if len(runs) > 1 else label for label, n in verdicts.most_common()]
     row |= {"verdict": verdicts.most_common(1)[0][0] if verdicts else None, "verdicts": ", ".join(said) or MISSING}
     return {**row, "lr": _each(say("lr", plain(rate)) for rate in runs["lr"]), "runs": _each(runs["run"])}
 
 
-def _each(texts: Sequence[str] | Any) -> str:
+def _restored(learnt: pd.DataFrame, documents: int) -> dict[str, Any]:
+    """The columns about the position that restores most, of runs that learnt."""
+    found = {}
+    for reading in AT_BLOCK_1:
+        runs = learnt[["original", "corrupted", reading.name]].dropna()
+        if len(runs):
+            triples = [(float(a), float(b), float(c)) for a, b, c in runs.itertuples(index=False)]
+            found[reading.role] = estimate_share(triples, documents)
+    if not found:
+        return {"restored_at": None, "share": math.nan, "share_low": math.nan, "share_high": math.nan}
+    role = max(found, key=lambda role: found[role].value)
+    low, high = found[role].interval()
+    return {"restored_at": role, "share": found[role].value, "share_low": low, "share_high": high}
+
+
+def _each(texts: Iterable[str]) -> str:
     """The different texts, most frequent first."""
     return ", ".join(text for text, _ in Counter(map(str, texts)).most_common())
