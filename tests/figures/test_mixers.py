@@ -91,6 +91,6 @@ def test_the_commands_show_the_published_mixers(command: Command, tmp_path: Path
     code, _, err = command("compare", "mixers", *store)
     assert (code, err) == (
         2,
-        "mecheval: no run at scale laptop is finished; `mecheval study newer --scale laptop` makes some.\n",
+        "mecheval: there are no finished runs at scale laptop; `mecheval study newer --scale laptop` makes some.\n",
     )
     assert command("compare", "scales", "--seeds", "2")[0] == 2
