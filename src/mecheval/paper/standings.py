@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mecheval.mixers import options_of
+from mecheval.mixers.pattern import is_pattern
 from mecheval.paper.estimates import estimate, estimate_share
 from mecheval.store import Store
-from mecheval.studies import STUDIES, StudyTable, best_rows, seeds_in, study_points, study_table
+from mecheval.studies import STUDIES, best_rows, seeds_in, study_points, study_table
 from mecheval.studies.axes import USUAL, named, ordered, plain, say
 from mecheval.studies.scales import AT_BLOCK_1
 from mecheval.types import MISSING
@@ -47,22 +48,29 @@ def standings(store: Store, scale: str) -> pd.DataFrame:
     query, and `share` how much of the loss, over the runs that learnt, with the same kind of interval. `verdict` is
     that of most seeds, and `verdicts` counts all of them.
     """
+    return standings_of(points_at(scale, store), store)
+
+
+def points_at(scale: str, store: Store) -> list[Point]:
+    """The runs of the `SOURCES` at a scale, with all seeds that the store has of them."""
+    studies = [STUDIES[name] for name in SOURCES]
+    return [point for each in studies for point in study_points(each, scale, seeds_in(each, scale, store))]
+
+
+def standings_of(points: Sequence[Point], store: Store) -> pd.DataFrame:
+    """The same for runs of any grid: of those that are done, the best on dev of each setting, width and seed."""
     import pandas as pd
 
-    found = chosen(store, scale)
-    rows = [_row(dict(zip(PLACE, place, strict=True)), runs)
-            for place, runs in found.groupby(list(PLACE), sort=False)]  # fmt: skip
+    by_run = {point.config.id: point for point in points}
+    frame = study_table(replace(STUDIES["ar"], readings=AT_BLOCK_1), list(by_run.values()), store).frame
+    frame = frame[frame["status"] == "done"]
+    known = [about(by_run[run]) for run in frame["run"]]
+    every = frame.assign(
+        **{name: [each[name] for each in known] for name in ("task", "setting", "option", "documents")}
+    )
+    best = best_rows(every, [*PLACE, "seed"])
+    rows = [_row(dict(zip(PLACE, place, strict=True)), runs) for place, runs in best.groupby(list(PLACE), sort=False)]
     return in_order(pd.DataFrame(rows, columns=list(COLUMNS)))
-
-
-def chosen(store: Store, scale: str) -> pd.DataFrame:
-    """The run that counts for each task, setting, width and seed: of those that are done, the best on dev."""
-    import pandas as pd
-
-    tables = [_runs(name, store, scale) for name in SOURCES]
-    every = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
-    every = every[every["status"] == "done"].drop_duplicates("run").reset_index(drop=True)
-    return best_rows(every, [*PLACE, "seed"]).reset_index(drop=True)
 
 
 def panels(frame: pd.DataFrame, scale: str) -> dict[str, pd.DataFrame]:
@@ -88,25 +96,17 @@ def in_order(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[sorted(range(len(frame)), key=place)].reset_index(drop=True)
 
 
-def _runs(name: str, store: Store, scale: str) -> pd.DataFrame:
-    """The runs of a study that the store has, with their task, setting and option."""
-    study = replace(STUDIES[name], readings=AT_BLOCK_1)
-    points = study_points(study, scale, seeds_in(study, scale, store))
-    by_run = {point.config.id: point for point in points}
-    table: StudyTable = study_table(study, points, store)
-    frame = table.frame[table.frame["status"] != "missing"]
-    about = [(point.config.task.name, _option(point), point.config.evaluate.documents)
-             for point in map(by_run.__getitem__, frame["run"])]  # fmt: skip
-    options = [option for _, option, _ in about]
-    return frame.assign(
-        task=[task for task, _, _ in about], option=options, documents=[n for _, _, n in about],
-        setting=[" · ".join(filter(None, each)) for each in zip(frame["mixer"], options, strict=True)],
-    )  # fmt: skip
+def about(point: Point) -> dict[str, Any]:
+    """The task, the setting, the option that it has its name from, and the number of test documents of a run."""
+    config, option = point.config, _option(point)
+    setting = " · ".join(filter(None, (config.mixer.name, option)))
+    return {"task": config.task.name, "setting": setting, "option": option, "documents": config.evaluate.documents}
 
 
 def _option(point: Point) -> str:
     """The option in which a mixer differs from its defaults, in words; empty if it does not."""
-    declared = options_of(point.config.mixer.name)
+    name = point.config.mixer.name
+    declared = None if is_pattern(name) else options_of(name)
     fields = {} if declared is None else declared.model_fields
     axes = {axis: value for axis, value in point.axes.items() if axis not in USUAL and axis in fields}
     return ", ".join(
