@@ -87,7 +87,7 @@ def show_scales(store: str, scale: str, kind: str | None) -> None:
     if differing:
         line("\nThe verdicts differ, with the likelihoods, on:")
     for sentence in differing:
-        line(f"  {words(sentence)}")
+        line(f"  {sentence}")
     note(WORTH)
 
 

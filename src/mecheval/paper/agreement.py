@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mecheval.figures.mechanisms import words
 from mecheval.paper.estimates import LEVEL, Tally
 from mecheval.paper.standings import WIDTHS
-from mecheval.studies.axes import MIXERS
+from mecheval.studies.axes import MIXERS, say
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 FILE = "laptop.csv"
-"""The standings at scale laptop that come with the package, as docs/scales.py has written them."""
+"""The standings at scale laptop that come with the package, as docs/scales.py has written them; some lack columns."""
 RESAMPLES = 2000
 """Number of resamples of the settings behind the interval of a correlation."""
 FEWEST = 4
@@ -145,7 +146,7 @@ def differences(pairs: pd.DataFrame, widths: Sequence[int] = WIDTHS) -> list[str
     said = []
     for row in pairs[(pairs["verdict"] != pairs["verdict_small"]) & pairs["d_model"].isin(widths)].to_dict("records"):
         said.append(
-            f"{row['task']}, {row['setting']}, width {row['d_model']}: {row['verdict']} ({row['likelihood']:.2f}); "
-            f"laptop, width {row['d_small']}: {row['verdict_small']} ({row['likelihood_small']:.2f})"
+            f"{say('task', row['task'])}, {row['setting']}, width {row['d_model']}: {words(row['verdict'])} "
+            f"({row['likelihood']:.2f}); laptop: {words(row['verdict_small'])} ({row['likelihood_small']:.2f})"
         )
     return said
