@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from mecheval.cli.show.lists import MEASURED, measure
 from mecheval.figures.heatmap import label
+from mecheval.figures.mixers import name_of
 from mecheval.mixers import BUILT_IN
+from mecheval.paper.agreement import agreement, laptop
+from mecheval.paper.agreement import beside as beside_scales
 from mecheval.paper.numbers import PUBLISHED, published
 from mecheval.paper.questions import LEARNT, RESTORED
+from mecheval.paper.standings import WIDTHS, standings
 from mecheval.store import RESULTS, Store
 from mecheval.studies import STUDIES, StudyTable, seeds_in, study_points, study_table
 from mecheval.studies.axes import ordered, plain, say
@@ -49,6 +53,7 @@ HEADS = {
     "recipe": "trained",
 }
 VERDICTS = {"conv_association": "short convolution", "direct_retrieval": "direct retrieval", "not_learnt": "not learnt"}
+TASKS = {"ar": "pairs", "atr": "trees"}
 NONE = "–"
 DISTANCES = Path(__file__).parent / "results" / "distance.csv"
 NEAR = ("1", "2", "3")
@@ -165,6 +170,88 @@ def recipes() -> str:
     return markdown(["width", "rate", *(say("recipe", recipe) for recipe in trained), "the paper"], rows)
 
 
+@cache
+def stand() -> pd.DataFrame:
+    """How every mixer stands in the published results at the paper's size."""
+    return standings(Store(RESULTS), "paper")
+
+
+def every_mixer() -> str:
+    """Every mixer and hybrid at the widths of the picture: pairs, then trees."""
+    frame = stand()
+    frame = frame[(frame["option"] == "") & frame["d_model"].isin(WIDTHS)]
+    rows = []
+    for (width, mixer), own in settings(frame, "d_model", "mixer"):
+        by_task = {row["task"]: row for row in own.to_dict("records")}
+        cells, about = [], []
+        for task in ("ar", "atr"):
+            row = by_task.get(task)
+            cells += [NONE] * 3 if row is None else [within(row, "likelihood"), percent(row["accuracy"]), where(row)]
+            about.append(NONE if row is None else f"{row['seeds']} at {row['lr']}")
+        rows.append([f"{name_of(mixer)}, {width}", *cells, " / ".join(about)])
+    heads = [
+        f"{task}: {head}" for task in ("pairs", "trees") for head in ("likelihood [95 %]", "accuracy", "mechanism")
+    ]
+    return markdown(["mixer, width", *heads, "seeds, rate"], rows)
+
+
+def where(row: Mapping[str, Any]) -> str:
+    """The verdicts, and where a clean activation restores most, with its share."""
+    verdicts = row["verdicts"]
+    for label_, words in VERDICTS.items():
+        verdicts = verdicts.replace(label_, words)
+    return (
+        verdicts if row["share"] != row["share"] else f"{verdicts}; {row['restored_at']} {within(row, 'share', 1, 2)}"
+    )
+
+
+def within(row: Mapping[str, Any], name: str, scale: float = 100, digits: int = 1) -> str:
+    """A number with its interval."""
+    value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    if value != value:
+        return NONE
+    ends = f" [{scale * low:.{digits}f}, {scale * high:.{digits}f}]" if low == low else ""
+    return f"{scale * value:.{digits}f}{ends}"
+
+
+def scales() -> str:
+    """How far the scale laptop agrees with the paper's size."""
+    rows = []
+    for row in agreement(laptop(), stand()).to_dict("records"):
+        rates = [
+            f"{row[f'{name}_hits']} of {row[f'{name}_of']}"
+            + (f", {within(row, name, digits=0)} %" if row[f"{name}_of"] else "")
+            for name in ("recalls", "stored")
+        ]
+        rows.append(
+            [
+                TASKS[row["task"]],
+                str(row["d_model"]),
+                row["group"],
+                str(row["settings"]),
+                within(row, "correlation", 1, 2),
+                *rates,
+            ]
+        )
+    return markdown(
+        ["task", "width", "settings", "number", "correlation of likelihoods", "who recalls", "where it is stored"], rows
+    )
+
+
+def by_scale() -> str:
+    """Every setting at scale laptop and at the paper's size, width 32."""
+    pairs = beside_scales(laptop(), stand())
+    rows = []
+    for row in pairs[pairs["d_model"] == 32].to_dict("records"):
+        said = [VERDICTS.get(row[name], row[name]) for name in ("verdict_small", "verdict")]
+        said = [f"**{each}**" if said[0] != said[1] else each for each in said]
+        name = " · ".join(filter(None, (name_of(row["mixer"]), row["option"])))
+        rows.append(
+            [TASKS[row["task"]], name, percent(row["likelihood_small"]), said[0], percent(row["likelihood"]), said[1]]
+        )
+    return markdown(["task", "setting", "laptop: likelihood", "mechanism", "paper: likelihood", "mechanism"], rows)
+
+
 def accuracy(run: Any, chosen: set[str]) -> str:
     """The test accuracy of a run in %, bold if it was chosen; a run that diverged has none."""
     if run.status != "done":
@@ -212,6 +299,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "figure-10": held_out,
     "figure-11-rates": lambda: accuracies("one_layer", "mixer", "n_layers", task="ar", d_model=32),
     "recipes": recipes,
+    "every-mixer": every_mixer,
+    "scales": scales,
+    "scales-settings": by_scale,
 }
 """The tables by name."""
 

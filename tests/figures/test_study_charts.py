@@ -326,3 +326,14 @@ def test_notebooks_show_the_specification_and_a_picture() -> None:
     assert bundle["application/vnd.vegalite.v6+json"] == chart.spec == json.loads(chart.to_json())
     assert bundle["image/png"].startswith(b"\x89PNG")
     assert bundle["text/plain"] == chart.description
+
+
+def test_tasks_of_an_accuracy_chart_have_panels_of_their_own_where_nothing_else_has() -> None:
+    """Of one width, so that the runs of both tasks would otherwise share their cells."""
+    both = runs(task=["ar", "atr"], mixer=["attention", "mamba"], d_model=[32])
+    chart = figures.accuracy(changed(both, test_accuracy=[0.1, 0.2, 0.3, 0.4]), "Title")
+    rows = [row for part in chart.to_dict()["datasets"].values() for row in part]
+    values = {(row["task"], row["mixer"]): row["value"] for row in rows}
+    assert values == {
+        ("AR", "attention"): 0.1, ("ATR", "attention"): 0.2, ("AR", "mamba"): 0.3, ("ATR", "mamba"): 0.4
+    }  # fmt: skip

@@ -19,7 +19,7 @@ from mecheval.store import StoreWarning
 
 for _name in (  # in the order of the help
     "quickstart", "runs", "interventions", "documents", "studies", "compare", "drawings", "custom", "tasks",
-    "calibrate", "cost", "results",
+    "calibrate", "cost", "results", "standings",
 ):  # fmt: skip
     import_module(f"mecheval.cli.{_name}")  # adds its commands to the app
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mecheval.cli import standings
 from mecheval.cli.app import app, aside, console, loading, print_json
 from mecheval.cli.clean import write
 from mecheval.cli.options import AllSeeds, AsJson, Scale, StoreAddress
 from mecheval.cli.show import format_of, formatted
 from mecheval.cli.studies import ALL
-from mecheval.errors import UnknownName
+from mecheval.errors import UnknownName, UserError
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:  # slow to import
@@ -25,7 +26,10 @@ TABLES = ("cells", "patterns", "claims")
 
 @app.command(short_help="Compare a study with the paper's numbers and claims.")
 def compare(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study of `mecheval list studies`, or all.")],
+    study: Annotated[
+        str,
+        typer.Argument(metavar="STUDY", help="A study of `mecheval list studies`, or all; or mixers, or scales."),
+    ],
     scale: Scale = "laptop",
     seeds: AllSeeds = None,
     table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns or claims.")] = None,
@@ -35,7 +39,11 @@ def compare(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV: cells, or claims if there are no cells.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a study with the paper: its numbers, and which of the paper's claims our results support."""
+    """Compare a study with the paper: its numbers, and which of the paper's claims our results support.
+
+    `mixers` compares all mixers at a scale instead, and `scales` the scale laptop with the paper's size: how often it
+    says the same about who recalls, and about where the key is stored.
+    """
     with loading():
         from mecheval import studies
         from mecheval.cli.show.studies import comparison_parts
@@ -44,9 +52,14 @@ def compare(
         from mecheval.store.store import snapshot_of
 
     kind = format_of(csv=csv, json=as_json, latex=latex, markdown=markdown)
+    if study in standings.SHOWN:
+        if table is not None or seeds is not None:
+            raise UserError(f"--{'table' if table is not None else 'seeds'} is for a study, and not for {study}.")
+        standings.SHOWN[study](store, scale, kind)
+        return
     study = studies.study_name(study)
     if study not in (*studies.PAPER, ALL):
-        raise UnknownName("study", study, (*studies.PAPER, ALL))
+        raise UnknownName("study", study, (*studies.PAPER, ALL, *standings.SHOWN))
     if table not in (None, *TABLES):
         raise UnknownName("table", str(table), TABLES)
     with aside.status("reading"):

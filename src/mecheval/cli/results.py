@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecheval.cli.app import app, aside, console, line, lists, loading, print_json
+from mecheval.cli.app import app, aside, console, line, lists, loading, note, print_json
 from mecheval.cli.options import AsJson, StorePath
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE, RESULTS, Store
@@ -34,8 +34,20 @@ def add(
         bool,
         typer.Option("--weights", help="Add the weights of these runs, too; default: of the best run of each mixer."),
     ] = False,
+    mixer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:CLASS", help="The custom mixer of these runs: adds its file and their weights, for others."
+        ),
+    ] = None,
 ) -> None:
-    """Copy the tables of runs that ended, without weights, into the published results."""
+    """Copy the tables of runs that ended, without weights, into the published results.
+
+    With --mixer and --to, the folder can be shared: anyone can check it with `mecheval results check`.
+    """
+    if mixer is not None:
+        _contribute(runs or [], Store(store), to, mixer)
+        return
     with loading():
         from mecheval.analysis.weights import add_pretrained
         from mecheval.report.documents import keep_documents
@@ -55,6 +67,61 @@ def add(
     line(f"{changed} of {len(chosen)} runs are new or changed; {to} has {size / 1e6:.1f} MB of results.")
     if names:
         line(f"weights: {', '.join(names)}")
+
+
+def _contribute(runs: list[str], store: Store, to: Path, mixer: str) -> None:
+    """Make a folder with runs of a custom mixer, their weights and the mixer's file."""
+    if not runs or to == RESULTS:
+        raise UserError("--mixer is for sharing: name the runs, and a folder of their own with --to.")
+    with loading():
+        from mecheval.custom import Source, announce
+        from mecheval.evaluation.recheck import contribute
+
+        source = Source.read(mixer)
+        announce(source)
+    with aside.status("copying"):
+        names = contribute([store.find(run) for run in runs], source, to)
+    line(f"{to} has the runs and weights of {', '.join(names)}, and {source.path.name}")
+    note(f"next: mecheval results check {to} --mixer {to / 'mixers' / source.path.name}:{source.cls}")
+
+
+@results.command("check")
+def check_results(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `mecheval results add` made.")],
+    mixer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.py:CLASS", help="A custom mixer of these runs. Its code is executed: read it first."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute scores and verdicts of contributed results anew from their weights, and compare.
+
+    Exit code 1 if anything differs. No file of the folder is executed unless --mixer names it.
+    """
+    with loading():
+        from mecheval.custom import Source, announce
+        from mecheval.evaluation.recheck import recheck
+
+        for each in mixer or ():
+            announce(Source.read(each))
+    found = []
+    with aside.status("computing anew"):
+        for one in recheck(folder):
+            found.append(one)
+            if not as_json:
+                right = f"accuracy {one.accuracy:.3f}, {one.verdict}, {one.shares} shares: as published"
+                line(f"{one.run} {one.title}: {right if not one.problems else 'differs'}")
+            for problem in one.problems if not as_json else ():
+                line(f"  {problem}")
+    wrong = sum(bool(one.problems) for one in found)
+    if as_json:
+        print_json([one._asdict() for one in found])
+    else:
+        line(f"{len(found) - wrong} of {len(found)} runs are what their weights give.")
+    if wrong:
+        raise typer.Exit(1)
 
 
 @results.command("refresh")

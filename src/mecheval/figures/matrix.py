@@ -61,8 +61,8 @@ def panels(table: StudyTable, title: str) -> vl.Chart:
 
 def accuracy(table: StudyTable, title: str) -> vl.Chart:
     """Test accuracy: a heat map for each value of an axis of `OVER`, or bars where tasks are compared."""
-    over = next((axis for axis in OVER if axis in table.axes), None)
-    if over is None or "task" not in table.axes or table.frame.empty:
+    over = next((axis for axis in OVER if axis in table.axes), "task" if "task" in table.axes else None)
+    if over in (None, "task") or "task" not in table.axes or table.frame.empty:
         return _maps(table, title, ACCURACY, over, SCORE)
     tasks = [table.where(task=task) for task in table.axis("task")]  # they may differ in their widths
     shown = [cells(task, ACCURACY, ["task", "mixer", over, "d_model"]) for task in tasks]

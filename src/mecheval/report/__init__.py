@@ -44,7 +44,14 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     """The content of the page: plain data, and charts, which the data names by their numbers."""
     from mecheval.report.documents import explored, explored_data
     from mecheval.report.runs import arranged, best_runs, overview, run_frame, runs_data, speaking
-    from mecheval.report.sections import comparison_data, findings_data, found_studies, study_data, training_data
+    from mecheval.report.sections import (
+        comparison_data,
+        findings_data,
+        found_studies,
+        mixers_charts,
+        study_data,
+        training_data,
+    )
     from mecheval.store.store import Snapshot
 
     taken = store if isinstance(store, Snapshot) else Snapshot(store)
@@ -67,6 +74,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
         },
         "runs": runs_data(frame, taken),
         "summary": {"best": [place[run] for run in best["run"]], **drawn(*findings_data(taken, speaking(frame)))},
+        "mixers": drawn({}, mixers_charts(taken, scale)),
         "studies": [drawn(*study_data(found, history, scale)) for found in studies],
         "training": drawn(*training_data(frame.set_index("run").loc[first].reset_index(), taken, history)),
         "comparison": comparison_data(studies, scale),

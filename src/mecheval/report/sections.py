@@ -14,10 +14,12 @@ from mecheval.figures import curves, draw
 from mecheval.figures.by_mechanism import mechanism_rows, shares_figure, ways_figure
 from mecheval.figures.matrix import pairs
 from mecheval.figures.mechanisms import TITLE
+from mecheval.figures.mixers import mixers
 from mecheval.figures.over_time import mechanism_over_time
 from mecheval.figures.vegalite import Spec
 from mecheval.paper import Setting, compare_study
 from mecheval.paper.numbers import claims as published_claims
+from mecheval.paper.standings import panels, standings
 from mecheval.report.page import EXACT, FIELDS, columns, field_texts, levels, page_spec, tidy
 from mecheval.store import Store
 from mecheval.store.store import Snapshot, snapshot_of
@@ -114,6 +116,15 @@ def findings_data(store: Store, best: pd.DataFrame) -> Section:
         drawn = ways_figure(rows, f"{TITLE} ({name})"), shares_figure(rows, f"What each position restores ({name})")
         specs += [page_spec(chart) for chart in drawn]
     return {"findings": said}, specs
+
+
+def mixers_charts(store: Store, scale: str) -> list[Spec]:
+    """The picture of all mixers on pairs and on trees; none where fewer than two have runs of both."""
+    frame = standings(store, scale)
+    both = [set(own["mixer"]) for _, own in frame[frame["option"] == ""].groupby("task")]
+    if len(both) < 2 or len(both[0] & both[1]) < 2:
+        return []
+    return [page_spec(mixers(panels(frame, scale), "Likelihood on pairs and on trees, and the mechanisms"))]
 
 
 def study_data(found: Found, history: pd.DataFrame, scale: str) -> Section:

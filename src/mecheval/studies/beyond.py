@@ -26,6 +26,8 @@ EVERY = (*MIXERS, *(name for name in BUILT_IN if name not in MIXERS))
 """The paper's mixers, then the newer ones."""
 HYBRIDS = tuple("+".join(pair) for pair in permutations(("attention", "mamba", "gated_delta_net"), 2))
 """Models of two layers with different mixers, in either order."""
+BOTH_TASKS = (*EVERY, "attention+mamba", "gated_delta_net+attention")
+"""What is trained on AR and on ATR: every mixer, and two of the hybrids."""
 WITHOUT: dict[str, dict[str, Any] | None] = {
     "attention": {}, "base_conv": {"kernel_size": -1}, "based": {"kernel_size": -1},
     "delta_net": {"use_short_conv": False}, "h3": None, "hyena": {"short_filter_order": 1}, "mamba": {"d_conv": 0},
@@ -63,9 +65,9 @@ def on_ar(scale: str) -> dict[str, Any]:
 
 
 def on_both_tasks(scale: str) -> list[Point]:
-    """The runs of all mixers on AR and on ATR."""
-    ar = preferred("ar", scale, on_ar(scale), mixers=EVERY, task=("ar",))
-    return [*ar, *preferred("atr", scale, mixers=EVERY, task=("atr",))]
+    """The runs of all mixers, and of two hybrids, on AR and on ATR."""
+    ar = preferred("ar", scale, on_ar(scale), mixers=BOTH_TASKS, task=("ar",))
+    return [*ar, *preferred("atr", scale, mixers=BOTH_TASKS, task=("atr",))]
 
 
 def by_short_convolution(scale: str) -> list[Point]:

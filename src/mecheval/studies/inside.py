@@ -38,7 +38,7 @@ def points(scale: str) -> list[Point]:
     On a laptop, those of study `convergence` instead, and of newer mixers in the same setting with the usual rates.
     """
     if scale != "laptop":
-        return [point for point in on_both_tasks(scale) if point.axes["task"] == "ar"]
+        return [point for point in on_both_tasks(scale) if point.axes["task"] == "ar" and point.axes["mixer"] in EVERY]
     newer = [name for name in EVERY if name not in MIXERS]
     return [*convergence.points(scale), *convergence.points(scale, newer, RATES["ar", scale])]
 

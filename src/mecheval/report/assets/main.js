@@ -36,7 +36,7 @@ const main = document.getElementById("main");
 const { about } = data;
 const states = Object.entries(about.statuses).map(([status, n]) => (n === about.runs ? status : `${count(n)} ${status}`)).join(", ");
 const sections = [
-  summarySection(), ...data.studies.map(studySection), trainingSection(), comparisonSection(), documentsSection(), runsSection(),
+  summarySection(), mixersSection(), ...data.studies.map(studySection), trainingSection(), comparisonSection(), documentsSection(), runsSection(),
 ].filter(Boolean);
 main.append(
   el("div", { class: "head" }, findingText(),

@@ -65,3 +65,9 @@ function summarySection() {
       + "95 % intervals and the whole map."),
   ]);
 }
+
+// Every mixer by its likelihood on pairs and on trees, where runs of both are there.
+function mixersSection() {
+  const { charts } = data.mixers;
+  return charts.length ? section("mixers", "Every mixer, on pairs and on trees", charts.map((number) => figure(number))) : null;
+}
