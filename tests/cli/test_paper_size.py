@@ -11,7 +11,7 @@ import pytest
 
 from commands import Command
 from mecheval import custom as own
-from mecheval.evaluation import paper_size
+from mecheval.evaluation.ahead import loops, one_after_another
 from mecheval.mixers import MIXERS
 from mecheval.store import Store
 from mecheval.studies.placing import placings
@@ -200,7 +200,6 @@ def test_printed_commands_are_commands(command: Command, tmp_path: Path, mine: s
 
 def test_a_loop_over_tokens_is_told_from_work(tmp_path: Path) -> None:
     from mecheval.config import run_config
-    from mecheval.evaluation.ahead import loops
 
     source = tmp_path / "loop.py"
     source.write_text(LOOP)
@@ -212,4 +211,4 @@ def test_a_loop_over_tokens_is_told_from_work(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("seconds", "workers", "total"), [([3, 3, 5, 5], 2, 8), ([3, 1, 1], 2, 3), ([], 2, 0)])
 def test_the_time_is_that_of_runs_taken_in_order(seconds: list[float], workers: int, total: float) -> None:
-    assert paper_size.one_after_another(seconds, workers) == total
+    assert one_after_another(seconds, workers) == total

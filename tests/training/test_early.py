@@ -47,7 +47,7 @@ def test_the_rule(likelihoods: dict[int, float], accuracy: float, said: str | No
 
 
 def test_a_run_that_guesses_ends_at_half_of_its_steps_and_says_so(tmp_path: Path) -> None:
-    whole = tiny(steps=40, **{"evaluate.every": 10})
+    whole = tiny(steps=40, every=10)
     given = whole.to_dict()
     assert "early" not in given["evaluate"], "ids of other runs stay"
     config = RunConfig.read({**given, "evaluate": {**given["evaluate"], "early": True}})

@@ -237,7 +237,7 @@ def evaluate(
 def _show_placed(result: PaperEvaluation, where: str, as_json: bool) -> None:
     """Print where a mixer stands among the published ones."""
     from mecheval.cli.show import plain_table, records
-    from mecheval.studies.placing import HEADS
+    from mecheval.studies.placing import HEADS, legend
 
     if as_json:
         print_json({
@@ -254,9 +254,10 @@ def _show_placed(result: PaperEvaluation, where: str, as_json: bool) -> None:
         for own, cells in zip(place.frame["own"], place.cells(), strict=True):
             table.add_row(*cells, style="bold" if own else "")
         console.print(table)
-    legend = dict.fromkeys(said for place in result.placings for said in place.legend())
-    for said in (*result.details(), *legend):
-        console.print(f"\n{said}", style="dim" if said in legend else "", markup=False)
+    for said in result.details():
+        console.print(f"\n{said}", markup=False)
+    if result.placings:
+        console.print(f"\n{legend(result.placings)}", style="dim", markup=False)
     if result.report is not None:
         note(f"report: {result.report}")
     own = [row.runs[0][:6] for row in result.table.itertuples() if row.own]

@@ -91,9 +91,11 @@ class PaperEvaluation:
         ], ignore_index=True)  # fmt: skip
 
     def details(self) -> list[str]:
-        """What else must be known: warnings, runs that ended early, and why a mixer has not learnt."""
+        """What else must be known: warnings, runs that ended early, why a mixer has not learnt, what seeds do."""
         found = [f"Warning: {warning}" for warning in self.warnings]
-        return found + [said for place in self.placings for mixer in place.own() for said in place.details(mixer)]
+        for place in self.placings:
+            found += [said for mixer in place.own() for said in place.details(mixer)]
+        return found + [said for place in self.placings if (said := place.spread())]
 
     def __str__(self) -> str:
         parts = ["\n".join(self.sentences)]

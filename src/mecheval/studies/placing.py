@@ -82,8 +82,13 @@ class Placing:
     rates: Mapping[str, Sequence[float]]  # the learning rates that each custom mixer was trained with
 
     @property
+    def noun(self) -> str:
+        """What the documents hold."""
+        return NOUNS[self.task]
+
+    @property
     def title(self) -> str:
-        return f"{NOUNS.get(self.task, self.task)} at width {self.width}"
+        return f"{self.noun} at width {self.width}"
 
     @property
     def runs(self) -> list[str]:
@@ -97,7 +102,7 @@ class Placing:
     def sentence(self, mixer: str) -> str:
         """How well a custom mixer recalls, between which others, and by which mechanism."""
         row = self.frame.set_index("mixer").loc[mixer]
-        who, what = row["title"], f"{NOUNS.get(self.task, self.task)}"
+        who, what = row["title"], self.noun
         if row["accuracy"] != row["accuracy"]:
             return f"{who} has no result on {what} at width {self.width}: {row['verdict'].replace('_', ' ')}."
         learnt = self.learnt[mixer]
@@ -121,26 +126,21 @@ class Placing:
         if learnt is None:
             return []
         if row["verdict"] == "not_learnt" or learnt.short:
-            return [learnt.describe(self.rates[mixer], self.width)]
-        return [f"{NOUNS.get(self.task, self.task).capitalize()}: the run {learnt.message}."] if learnt.message else []
+            return [f"{self.noun.capitalize()}: {learnt.describe(self.rates[mixer], self.width)}"]
+        return [f"On {self.noun}, its run {learnt.message}."] if learnt.message else []
 
     def spread(self) -> str:
         """How far seeds are known to move an accuracy here; empty if no mixer has enough seeds."""
-        known = self.frame[(self.frame["seeds"] >= SEEDS) & (self.frame["accuracy"] > 2 * self.chance)]
+        known = self.frame[(self.frame["seeds"] >= SEEDS) & (self.frame["accuracy"] > self.chance)]
         if known.empty:
             return ""
         widest = known.loc[(known["most"] - known["least"]).idxmax()]
         points = round(100 * (widest["most"] - widest["least"]))
-        return f"With {SEEDS} seeds or more, accuracies here differ by up to {points} points ({widest['title']})."
+        return f"On {self.noun}, seeds are known to move an accuracy by up to {points} points ({widest['title']})."
 
     def cells(self) -> list[list[str]]:
         """The table as text, a row for each mixer and a cell for each of HEADS."""
         return [_cells(row) for row in self.frame.to_dict("records")]
-
-    def legend(self) -> list[str]:
-        """What the table's columns mean, and what seeds and early ends do to its numbers."""
-        early = f"{EARLY}: ended early by the rule in docs/training.md. " if self.frame["note"].any() else ""
-        return list(filter(None, (LEGEND.format(early=early), self.spread())))
 
     def _between(self, mixer: str) -> str:
         """The mixers that are next below and above, with their accuracies."""
@@ -160,6 +160,12 @@ class Placing:
             at = str(self.verdicts[mixer].get("stored_at") or "").replace("_", " ")
             return f"it stores the key at the {at}: induction" if at else "it recalls by induction"
         return MECHANISMS.get(label, f"verdict {label.replace('_', ' ')}")
+
+
+def legend(placed: Sequence[Placing]) -> str:
+    """What the columns of these tables mean."""
+    early = any(place.frame["note"].any() for place in placed)
+    return LEGEND.format(early=f"{EARLY}: ended early by the rule in docs/training.md. " if early else "")
 
 
 def placings(store: Store, tasks: Sequence[str] = TASKS, among: Collection[str] | None = None) -> list[Placing]:
@@ -190,12 +196,17 @@ def published_mixers(store: Store, task: str, width: int) -> list[str]:
     return ordered("mixer", [row["mixer"] for row in here if not is_custom(row["mixer"]) and _is_standard(row)])
 
 
+def is_small(task: str, config: Mapping[str, Any]) -> bool:
+    """Whether a run is on pairs or trees, but on smaller ones than the paper's."""
+    return task in TASKS and config.get("task") != _paper_task(task).task.data()
+
+
 def _is_at_paper_size(row: Mapping[str, Any]) -> bool:
     """Whether a run that ended is on one of the tasks exactly as in the paper, with two layers."""
     config = row["config"]
     if row["status"] not in WHOLE or row["task"] not in TASKS or not isinstance(config, dict):
         return False
-    return bool(config.get("task") == _paper_task(row["task"]).task.data() and row["n_layers"] == 2)
+    return row["n_layers"] == 2 and not is_small(row["task"], config)
 
 
 @lru_cache
