@@ -9,6 +9,7 @@ from typing import Any
 
 from mecheval.studies.axes import say
 from mecheval.tasks import Task
+from mecheval.training.early import SETTLES_FROM
 
 ENOUGH = 0.5
 """Share of the paper's steps below which a run says nothing about what its mixer can learn."""
@@ -32,6 +33,7 @@ class Learning:
     before: float  # the mean over the tenth before; NaN if the run was too short
     level: str  # where that loss is among the losses of guessing
     message: str  # why it ended early, if it did
+    guessed: bool  # whether that was because it was no better than guessing
 
     @property
     def short(self) -> bool:
@@ -43,16 +45,16 @@ class Learning:
         """Whether its training loss was still falling at the end."""
         return self.before - self.loss > FALLS * self.before
 
-    def describe(self, rates: Sequence[float], width: int) -> str:
-        """What was seen, and what to try next, in two or three sentences."""
+    def describe(self, rates: Sequence[float], width: int, others: str = "") -> str:
+        """What was seen, and what to try next, in a few sentences; `others` says what became of runs like it."""
         ended = f" ({self.message})" if self.message else ""
         what = f"learning rate{'s' * (len(rates) > 1)} {_listed(rates)}"
-        said = f"It was trained for {self.step:,} of the paper's {self.steps:,} steps{ended} with {what}."
+        said = [f"it was trained for {self.step:,} of the paper's {self.steps:,} steps{ended} with {what}."]
         if self.loss == self.loss:
-            moves = "unknown, as the run was short" if self.before != self.before else "flat"
-            moves = f"still falling (from {self.before:.2f})" if self.falling else moves
-            said += f" Its training loss is {self.loss:.2f}, {self.level}; its trend is {moves}."
-        return f"{said} {self._next(rates, width)}"
+            moves = "was still falling" if self.falling else "was" if self.before != self.before else "no longer fell"
+            from_ = f" from {self.before:.2f}" if self.before == self.before else ""
+            said.append(f"Its training loss {moves}{from_}: {self.loss:.2f}, {self.level}.")
+        return " ".join([*said, *filter(None, [others]), self._next(rates, width)])
 
     def _next(self, rates: Sequence[float], width: int) -> str:
         if self.short:
@@ -70,8 +72,10 @@ def learning(
     """The learning of a run: its row of table `runs` and of `history`; `steps` are those of the paper's runs."""
     step = int(row["step"] or 0)
     loss, before = (_between(history, 1 - (n + 1) / 10, 1 - n / 10, step) for n in range(2))
-    message = str(row.get("message") or "") if step < int(row["steps"] or 0) else ""
-    return Learning(step, steps, loss, before, plateau(loss, guesses(task, chance)), message)
+    steps_of_run = int(row["steps"] or 0)
+    message = str(row.get("message") or "") if step < steps_of_run else ""
+    guessed = bool(message) and step < SETTLES_FROM * steps_of_run
+    return Learning(step, steps, loss, before, plateau(loss, guesses(task, chance)), message, guessed)
 
 
 def guesses(task: Task, chance: float) -> dict[str, float]:

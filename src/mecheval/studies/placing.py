@@ -23,6 +23,7 @@ from mecheval.store.published import Published
 from mecheval.store.schema import WHOLE
 from mecheval.store.store import snapshot_of
 from mecheval.studies.axes import is_custom, ordered
+from mecheval.studies.early_ends import after_guessing
 from mecheval.studies.finding import named
 from mecheval.studies.learning import Learning, learning
 from mecheval.studies.table import STATE, best_rows, restoring
@@ -109,16 +110,12 @@ class Placing:
         if learnt.short:
             so_far = f"was trained for only {learnt.step:,} of {learnt.steps:,} steps on {what} at width {self.width}"
             return f"{who} {so_far}, too few to say whether it recalls ({percent(row['accuracy'])} so far)."
-        score, where = percent(row["accuracy"]), self._between(mixer)
+        score, here = percent(row["accuracy"]), f"{what} at width {self.width}"
         if row["verdict"] == "not_learnt":
             yet = "has not learnt yet" if learnt.falling else "did not learn"
-            said = (
-                f"{who} {yet} to recall {what} at width {self.width} ({score}; guessing gives {percent(self.chance)})"
-            )
-            return f"{said}{where}."
-        return (
-            f"{who} recalls {score} of {what} at width {self.width}{where}; {self._mechanism(mixer, row['verdict'])}."
-        )
+            return f"{who} {yet} to recall {here} ({score}; guessing gives {percent(self.chance)})."
+        how = self._mechanism(mixer, row["verdict"])
+        return f"{who} recalls {score} of {here}{self._between(mixer)}; {how}."
 
     def details(self, mixer: str) -> list[str]:
         """What else must be known about a custom mixer's numbers: why it has not learnt, or that it ended early."""
@@ -126,7 +123,8 @@ class Placing:
         if learnt is None:
             return []
         if row["verdict"] == "not_learnt" or learnt.short:
-            return [f"{self.noun.capitalize()}: {learnt.describe(self.rates[mixer], self.width)}"]
+            others = after_guessing(self.task, self.width) if learnt.guessed and not learnt.short else ""
+            return [f"On {self.noun}, {learnt.describe(self.rates[mixer], self.width, others)}"]
         return [f"On {self.noun}, its run {learnt.message}."] if learnt.message else []
 
     def spread(self) -> str:
@@ -301,16 +299,8 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     accuracy = MISSING if row["accuracy"] != row["accuracy"] else f"{100 * row['accuracy']:.0f}"
     verdict = {"conv_association": "short convolution"}.get(row["verdict"], row["verdict"].replace("_", " "))
     role = str(row["role"]).replace("_", " ")
-    return [
-        row["mixer"],
-        verdict,
-        accuracy,
-        interval,
-        role,
-        share,
-        seeds,
-        f"{row['steps']:,}{EARLY * bool(row['note'])}",
-    ]
+    name, steps = row["title"] if row["own"] else row["mixer"], f"{row['steps']:,}{EARLY * bool(row['note'])}"
+    return [name, verdict, accuracy, interval, role, share, seeds, steps]
 
 
 def _mean(frame: pd.DataFrame, column: str) -> float:

@@ -8,7 +8,7 @@ that ends early has the weights that the full run has at that step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mecheval.config import RunConfig
 from mecheval.tasks import Task
@@ -25,9 +25,22 @@ SETTLES_FROM, WINDOW, RISE = 0.7, 0.1, 0.01
 """A run has settled if, from this share of the steps on, its mean dev likelihood over the last tenth of the steps
 exceeds that over the tenth before by less than 0.01."""
 
+GUESSING, SETTLED, REACHED = "no better than guessing", "settled", "solved"
+"""The reasons to end early."""
 
-def ending(history: Sequence[Mapping[str, Any]], steps: int, guess: float) -> str | None:
-    """Why a run of `steps` steps ends at the last row of its history, in words; None if it goes on.
+
+class Ending(NamedTuple):
+    """Why a run ended early, and at which step."""
+
+    kind: str
+    step: int
+
+    def __str__(self) -> str:
+        return f"ended early: {self.kind} at step {self.step:,}"
+
+
+def ending(history: Sequence[Mapping[str, Any]], steps: int, guess: float) -> Ending | None:
+    """Why a run of `steps` steps ends at the last row of its history; None if it goes on.
 
     `guess` is the accuracy of the best guess that recalls nothing.
     """
@@ -36,12 +49,12 @@ def ending(history: Sequence[Mapping[str, Any]], steps: int, guess: float) -> st
     last = history[-1]
     step, before = last["step"], history[-2]["step"] if len(history) > 1 else 0
     if last["dev_likelihood"] >= SOLVED:
-        return f"ended early: solved at step {step:,}"
+        return Ending(REACHED, step)
     half = GUESSES_AT * steps
     if before < half <= step and last["dev_accuracy"] < guess:
-        return f"ended early: no better than guessing at step {step:,}"
+        return Ending(GUESSING, step)
     if step >= SETTLES_FROM * steps and _has_settled(history, step, WINDOW * steps):
-        return f"ended early: settled at step {step:,}"
+        return Ending(SETTLED, step)
     return None
 
 

@@ -68,7 +68,13 @@ def train(
                     guess = guess_level(config, task) if config.evaluate.early else 0.0
                     status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request, saved, guess)
                     why = ending(state.history, config.data.steps, guess) if config.evaluate.early else None
-                    _finish(folder, state, status, {"dev": dev, "test": evaluation_set(config, task, "test")}, why)
+                    _finish(
+                        folder,
+                        state,
+                        status,
+                        {"dev": dev, "test": evaluation_set(config, task, "test")},
+                        str(why or ""),
+                    )
     return folder
 
 
@@ -163,12 +169,10 @@ def _stops_early(state: Training, guess: float) -> bool:
     return given.patience is not None and state.stale >= given.patience
 
 
-def _finish(
-    folder: RunFolder, state: Training, status: str, splits: dict[str, list[Questions]], why: str | None
-) -> None:
+def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, list[Questions]], why: str) -> None:
     """Evaluate the run and write its weights and tables, and then the status, which makes the run count as finished.
 
-    `why` says in words that and why it ended early.
+    `why` says that and why it ended early, if it did.
     """
     states = {LAST: (state.step, state.weights())} if status == "done" else {}
     if state.best is not None:
