@@ -157,7 +157,8 @@ class Placing:
         if label == "induction":
             at = str(self.verdicts[mixer].get("stored_at") or "").replace("_", " ")
             return f"it stores the key at the {at}: induction" if at else "it recalls by induction"
-        return MECHANISMS.get(label, f"verdict {label.replace('_', ' ')}")
+        words = label.replace("_", " ")
+        return MECHANISMS.get(label, f"its seeds differ: {words}" if "," in label else f"verdict {words}")
 
 
 def legend(placed: Sequence[Placing]) -> str:
