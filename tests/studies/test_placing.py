@@ -54,7 +54,8 @@ def test_it_stands_between_its_neighbours_with_the_numbers_of_the_run(tmp_path: 
     above, below = (f"{title} ({100 * accuracy:.0f} %)" for title, accuracy in
                     place.frame[["title", "accuracy"]].iloc[[at - 1, at + 1]].itertuples(index=False))  # fmt: skip
     assert place.sentence(NAME) == (
-        f"Mine recalls 91 % of pairs at width 32, between {below} and {above}; it stores the key at the value: induction."
+        f"Mine recalls 91 % of pairs at width 32, between {below} and {above}; "
+        "it stores the key at the value: induction."
     )
     assert place.details(NAME) == []
     assert len(place.cells()) == len(place.frame)
@@ -113,7 +114,7 @@ def test_a_mixer_without_a_run_at_the_papers_size_has_no_place(tmp_path: Path) -
     [(0.5, 100, 0.4038, 0.5962), (0.0, 320, 0.0, 0.0119), (1.0, 320, 0.9881, 1.0), (0.9, 320, 0.8622, 0.9283)],
 )
 def test_intervals_are_wilsons(share: float, n: int, low: float, high: float) -> None:
-    assert wilson(share, n) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+    assert list(wilson(share, n)) == pytest.approx([low, high], abs=1e-4)
     assert all(map(math.isnan, wilson(share, 0)))
 
 
