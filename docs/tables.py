@@ -28,7 +28,10 @@ from mecheval.paper.standings import WIDTHS, standings
 from mecheval.store import RESULTS, Store
 from mecheval.studies import STUDIES, StudyTable, seeds_in, study_points, study_table
 from mecheval.studies.axes import ordered, plain, say
+from mecheval.studies.early_ends import replayed
+from mecheval.studies.placing import NOUNS
 from mecheval.studies.table import GAP
+from mecheval.training.early import GUESSING, REACHED, SETTLED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,6 +143,24 @@ def by_distance() -> str:
         cells = [" / ".join(map(bold_share, shares[each])) if each in shares else NONE for each in NEAR]
         rows.append([f"{NAMES[mixer]}, {width}", *cells])
     return markdown(["mixer, width", *(f"distance {each}" for each in NEAR)], rows)
+
+
+def early_ends() -> str:
+    """What the rule of `evaluate.early` would have done to the published runs, by task and width."""
+    rows = []
+    for task in ("ar", "atr"):
+        for width, runs in replayed(task).groupby("d_model"):
+            guessing, others = runs[runs["why"] == GUESSING], runs[runs["why"].isin((SETTLED, REACHED))]
+            lost = others["accuracy"] - others["early"]
+            best = f"{percent(guessing['accuracy'].max())}" if len(guessing) else NONE
+            above = int((guessing["accuracy"] > 2 * guessing["guess"]).sum())
+            points = f"{100 * lost.mean():+.1f} / {100 * lost.max():+.1f}" if len(others) else NONE
+            cells = [len(runs), len(guessing), above, best, len(others), points]
+            rows.append(
+                [f"{NOUNS[task]}, {width}", *map(str, cells), percent(1 - (runs["step"] / runs["steps"]).mean())]
+            )
+    heads = ("guessing", "later twice that", "best of them", "settled or solved", "points lost", "steps saved")
+    return markdown(["task, width", "runs", *heads], rows)
 
 
 def held_out() -> str:
@@ -296,6 +317,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "figure-8": lambda: restored("atr_mamba_conv", "d_conv"),
     "figure-8-rates": lambda: accuracies("atr_mamba_conv", "d_conv", "d_model"),
     "by-distance": by_distance,
+    "early-ends": early_ends,
     "figure-10": held_out,
     "figure-11-rates": lambda: accuracies("one_layer", "mixer", "n_layers", task="ar", d_model=32),
     "recipes": recipes,

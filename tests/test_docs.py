@@ -202,7 +202,8 @@ def check_options(command: str, params: dict[str, Any], rest: list[str]) -> None
     """Options that a command passes on, as --pairs 8, are looked up where the command looks them up."""
     for option in given_options(params.get("assignments"), rest):
         if command == "train":
-            place(option, params["task"] or "ar", params["mixer"] or "attention")
+            mixer = params["mixer"] or "attention"  # a file is a mixer that we do not have
+            place(option, params["task"] or "ar", "attention" if ".py" in mixer else mixer)
             continue
         owner = {"sample": ("task", params.get("task_name")), "sites": ("mixer", params.get("mixer"))}
         kind, name = owner.get(command, ("task", "atr"))

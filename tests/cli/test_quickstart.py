@@ -33,7 +33,7 @@ def test_a_table_of_seven_and_a_report_and_nothing_is_trained_twice(
     words = ["quickstart", "--store", str(tmp_path / "store"), "--report", str(page)]
     code, out, err = command(*words)
     assert code == 0, err
-    assert out.splitlines()[1] == "None of the seven mixers learnt to recall."
+    assert out.splitlines()[1] == "None of the seven mixers learnt to recall at this small size."
     assert [line.split()[:2] for line in out.splitlines()[5:12]] == [[mixer, "not_learnt"] for mixer in scales.MIXERS]
     assert err.startswith("Trains seven mixers on associative recall")
     told = re.findall(r"^\w+ +not_learnt, \d+ s  \(", err, re.MULTILINE)

@@ -139,7 +139,7 @@ def test_a_name_that_both_have_is_the_mixers() -> None:
     ("given", "message"),
     [
         ({"options": {"widht": 3}}, "unknown option of Good 'widht'. Did you mean 'width'? Choices: batch_size, bet"),
-        ({"options": {"d_model": 3}}, "Good: 'd_model' cannot be an option: the scale sets the width of models."),
+        ({"options": {"d_model": 3}}, "Good: 'd_model' cannot be an option: the width is given separately (--widths"),
         ({"options": {"width": torch.nn}}, "Good: option 'width' must be plain data"),
         ({"options": {"width": float("nan")}}, "Good: option 'width' must be plain data"),
         ({"options": {"tasks.pairs": 3}}, "unknown part of a run config 'tasks'. Did you mean 'task'?"),

@@ -196,12 +196,12 @@ def test_a_store_without_studies_still_has_a_report(tmp_path: Path) -> None:
     assert text_of([data, specs]) == text_of(list(report_data(store, "laptop")))  # the same store gives the same page
     assert data["studies"] == data["comparison"]["studies"] == []
     assert (data["training"]["runs"], len(specs)) == (0, 2)
-    assert data["summary"]["findings"] == [{"task": "AR", "text": "Attention recalls by induction."}]
+    assert data["summary"]["findings"] == [{"task": "AR", "text": "Attention recalls by induction at this small size."}]
 
 
 def test_the_page_speaks_of_the_best_run_of_each_mixer_and_marks_custom_ones(page: dict[str, Any]) -> None:
     texts = {found["task"]: found["text"] for found in page["summary"]["findings"]}
-    assert texts["AR"] == "All four mixers recall, all by induction."
+    assert texts["AR"] == "All four mixers recall at this small size, all by induction."
     runs = page["runs"]
     assert {mixer for mixer, own in zip(runs["mixer"], runs["own"], strict=True) if own} == {OWN}
     first = page["summary"]["best"][0]

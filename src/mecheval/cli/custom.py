@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mecheval.cli.app import app, aside, console, line, loading, note, print_json, stoppable
-from mecheval.cli.options import AsJson, Scale, Seeds, Set, StorePath, TaskName, Workers, given_options, rates_of
+from mecheval.cli.options import (
+    AsJson,
+    Scale,
+    Seeds,
+    Set,
+    StorePath,
+    TaskName,
+    Workers,
+    given_options,
+    rates_of,
+    whole_numbers,
+)
 from mecheval.errors import UserError
 from mecheval.files import write_output
 from mecheval.mixers.options import BUILT_IN
@@ -18,7 +29,7 @@ from mecheval.store import DEFAULT_STORE
 if TYPE_CHECKING:  # slow to import
     from rich.table import Table
 
-    from mecheval.evaluation import Evaluation
+    from mecheval.evaluation import Evaluation, PaperEvaluation
     from mecheval.evaluation.custom import Trials
     from mecheval.store import Store
 
@@ -137,14 +148,24 @@ def evaluate(
             metavar="FILE.py:CLASS|FOLDER", help="The file and class of a torch module, or a Hugging Face checkpoint."
         ),
     ],
-    task: TaskName = "ar",
+    tasks: Annotated[
+        str | None,
+        typer.Option("--task", "--tasks", help="A task of `mecheval list tasks`; default: ar, at scale paper ar,atr."),
+    ] = None,
     scale: Scale = "laptop",
     assignments: Set = None,
+    widths: Annotated[str | None, typer.Option(help="Widths at scale paper, comma-separated; default: 32.")] = None,
     seeds: Seeds = 1,
     lr: Annotated[
         str | None, typer.Option(help="Learning rates, comma-separated; default: those of the scale.")
     ] = None,
-    compare: Annotated[bool, typer.Option("--compare/--no-compare", help="Train the built-in mixers, too.")] = True,
+    compare: Annotated[
+        bool | None,
+        typer.Option("--compare/--no-compare", help="At scale laptop, train the built-in mixers, too (default)."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="At scale paper, show runs and their time; train nothing.")
+    ] = False,
     workers: Workers = None,
     store: StorePath = Path(DEFAULT_STORE),
     report: Annotated[Path, typer.Option(help="HTML file for the report on the store.")] = Path("report.html"),
@@ -152,6 +173,9 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Train a custom mixer, intervene on it and name its mechanism, beside the built-in mixers.
+
+    Scale laptop takes two minutes and small tasks. Scale paper takes the paper's tasks, pairs (ar) and trees (atr), at
+    width 32: it trains this mixer alone and sets it beside the published results of the built-in ones.
 
     Run the command again to resume; edit the file and run it again to compare versions. --set gives an argument of the
     class (d_state=16), or a setting of all runs (steps=4000). The folder of a checkpoint on disk is intervened on as it
@@ -164,34 +188,95 @@ def evaluate(
         with loading():
             from mecheval.evaluation.trained import checkpoint_task, evaluate_model
 
-            made = checkpoint_task(source, task, given_options(assignments, []))
+            made = checkpoint_task(source, tasks or "ar", given_options(assignments, []))
         with aside.status("intervening"):
-            _show(evaluate_model(source, made, compare=compare, store=store, report=page), as_json)
+            _show(evaluate_model(source, made, compare=compare is not False, store=store, report=page), as_json)
         return
     with loading():
         from mecheval import custom
+        from mecheval.evaluation import paper_size
+        from mecheval.evaluation.classes import PAPER, check_scale
         from mecheval.evaluation.custom import collect, prepare, train
         from mecheval.store import Store
         from mecheval.sweep import LocalEngine
 
+        wide = whole_numbers("--widths", widths) if widths else []
+        check_scale(scale, tasks, wide, compare)
+        if dry_run and scale != PAPER:
+            raise UserError("--dry-run is for scale paper; `mecheval check` says how long scale laptop takes.")
         found = custom.Source.read(source)
         cls = found.load()
         custom.announce(found)
-        options = given_options(assignments, [])
+        options, opened, engine = given_options(assignments, []), Store(store), LocalEngine(workers)
+    where = f"--mixer {shlex.quote(f'{found.path}:{found.cls}')} --store {shlex.quote(str(store))}"
+    if scale == PAPER:
+        with aside.status("checking"):
+            asked, warnings = paper_size.ask(
+                cls, found.name, options, tasks.split(",") if tasks else (), wide, rates_of(lr), seeds, page
+            )
+        for warning in warnings:
+            note(f"warning: {warning}")
+        if dry_run:
+            with aside.status("timing a few steps"):
+                said = paper_size.planned(asked, opened, engine.workers)
+            for text in said:
+                line(text)
+            return
+        with stoppable():
+            points = paper_size.train(asked, opened, engine, aside)
+        with aside.status("comparing"):
+            placed = paper_size.collect(asked, points, opened, warnings, page)
+        _show_placed(placed, where, as_json)
+        return
     with aside.status("checking"):
-        trials, warnings = prepare(cls, found.name, task, scale, options, seeds, rates_of(lr), compare, page)
+        trials, warnings = prepare(
+            cls, found.name, tasks or "ar", scale, options, seeds, rates_of(lr), compare is not False, page
+        )
     for warning in warnings:
         note(f"warning: {warning}")
     with stoppable():
-        train(trials, Store(store), [LocalEngine(workers)], aside)
+        train(trials, opened, [engine], aside)
     with aside.status("intervening"):
-        result = collect(trials, Store(store), warnings, page)
+        result = collect(trials, opened, warnings, page)
     _show(result, as_json)
-    if not as_json and (best := _best(trials, Store(store))):
-        where = f"--mixer {shlex.quote(f'{found.path}:{found.cls}')} --store {shlex.quote(str(store))}"
-        note("next:")
-        note(f"  mecheval intervene {best} {where}")
-        note(f"  mecheval explain {best} {where}")
+    if as_json:
+        return
+    if result.small:
+        paper = f"mecheval evaluate {shlex.quote(f'{found.path}:{found.cls}')} --scale paper"
+        line(f"\nThis is what it does at this small size; at the paper's, in about ten minutes:\n  {paper}")
+    if best := _best(trials, opened):
+        note(f"next:\n  mecheval intervene {best} {where}\n  mecheval explain {best} {where}")
+
+
+def _show_placed(result: PaperEvaluation, where: str, as_json: bool) -> None:
+    """Print where a mixer stands among the published ones."""
+    from mecheval.cli.show import plain_table, records
+    from mecheval.studies.placing import HEADS, legend
+
+    if as_json:
+        print_json({
+            "name": result.name, "sentences": result.sentences, "table": records(result.table),
+            "details": result.details(), "report": result.report,
+        })  # fmt: skip
+        return
+    for sentence in result.sentences:
+        console.print(f"\n{sentence}", style="bold", markup=False)
+    for place in result.placings:
+        console.print(f"\n{place.title}", markup=False)
+        words = (HEADS[0], HEADS[1], HEADS[4])
+        table = plain_table(HEADS, words, (HEADS[0],), gap=1)
+        for own, cells in zip(place.frame["own"], place.cells(), strict=True):
+            table.add_row(*cells, style="bold" if own else "")
+        console.print(table)
+    for said in result.details():
+        console.print(f"\n{said}", markup=False)
+    if result.placings:
+        console.print(f"\n{legend(result.placings)}", style="dim", markup=False)
+    if result.report is not None:
+        note(f"report: {result.report}")
+    own = [row.runs[0][:6] for row in result.table.itertuples() if row.own]
+    if own:
+        note(f"next:\n  mecheval intervene {own[0]} {where}\n  mecheval explain {own[0]} {where}")
 
 
 def _best(trials: Trials, store: Store) -> str | None:

@@ -63,7 +63,8 @@ def quickstart(
         print_json(records(frame.join(restored, on="run")))
     else:
         judged = frame[frame["verdict"].notna()]
-        console.print(f"\n{finding(dict(zip(judged['mixer'], judged['verdict'], strict=True)))}\n", style="bold")
+        said = finding(dict(zip(judged["mixer"], judged["verdict"], strict=True)), small=True)
+        console.print(f"\n{said}\n", style="bold")
         console.print(mechanism_table(frame, restored))
         console.print(LEGEND, style="dim", highlight=False)
     with aside.status("writing the report"):
@@ -71,6 +72,8 @@ def quickstart(
     note(f"report: {report.absolute().as_uri()} ({duration(time.monotonic() - began)})")
     if not as_json and len(judged):
         note(f"next: mecheval explain {judged['run'].iloc[0][:6]}  (one document, before and after patching)")
+    if not as_json:
+        note("a mixer of yours, at the paper's size: mecheval evaluate FILE.py:CLASS --scale paper")
     if swept.failures:
         raise UserError(
             f"{len(swept.failures)} of {swept.jobs} runs failed (see above); run the same command again to retry them."

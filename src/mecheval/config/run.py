@@ -105,6 +105,8 @@ class Evaluate(Section):
         None, ge=1, le=MOST, description="steps between interventions between layers and after short convolutions"
     )
     interchange_documents: int = Field(64, ge=1, le=10**6, description="dev documents for these interventions")
+    early: bool = Field(False, description="end once solved, settled, or guessing at half of the steps")
+    later = frozenset({"early"})
 
 
 class Machine(Section):

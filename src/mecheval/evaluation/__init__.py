@@ -5,48 +5,62 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import nn
 
 from mecheval.custom import not_while_loading
 from mecheval.errors import UnknownName, UserError
-from mecheval.evaluation.custom import evaluate_mixer
-from mecheval.evaluation.result import Evaluation
+from mecheval.evaluation.classes import evaluate_mixer
+from mecheval.evaluation.result import Evaluation, PaperEvaluation
 from mecheval.evaluation.trained import evaluate_model
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:
     from mecheval.tasks import Task
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "PaperEvaluation", "evaluate"]
 
 
 @overload
 def evaluate(
-    model: type[nn.Module], task: str | Task = "ar", *, scale: str = "laptop", options: Mapping[str, Any] | None = None,
-    seeds: int = 1, lr: float | Sequence[float] = (), compare: bool = True, store: str | Path = DEFAULT_STORE,
-    report: str | Path | None = None, workers: int | None = None,
+    model: type[nn.Module], task: str | Task | None = None, *, scale: Literal["laptop"] = "laptop",
+    options: Mapping[str, Any] | None = None, seeds: int = 1, lr: float | Sequence[float] = (),
+    compare: bool | None = None, store: str | Path = DEFAULT_STORE, report: str | Path | None = None,
+    workers: int | None = None,
 ) -> Evaluation: ...  # fmt: skip
 
 
 @overload
 def evaluate(
-    model: nn.Module | str | Path, task: str | Task = "ar", *, layers: Sequence[str] | None = None,
+    model: type[nn.Module], task: str | Task | None = None, *, scale: Literal["paper"],
+    options: Mapping[str, Any] | None = None, widths: Sequence[int] = (), seeds: int = 1,
+    lr: float | Sequence[float] = (), store: str | Path = DEFAULT_STORE, report: str | Path | None = None,
+) -> PaperEvaluation: ...  # fmt: skip
+
+
+@overload
+def evaluate(
+    model: nn.Module | str | Path, task: str | Task | None = None, *, layers: Sequence[str] | None = None,
     mixers: Sequence[str] = (), sites: Sequence[str] | None = None, n: int = 320, split: str = "test", seed: int = 0,
     name: str | None = None, compare: bool = True, store: str | Path = DEFAULT_STORE, report: str | Path | None = None,
 ) -> Evaluation: ...  # fmt: skip
 
 
-def evaluate(model: type[nn.Module] | nn.Module | str | Path, task: str | Task = "ar", **given: Any) -> Evaluation:
+def evaluate(
+    model: type[nn.Module] | nn.Module | str | Path, task: str | Task | None = None, **given: Any
+) -> Evaluation | PaperEvaluation:
     """Find out how an architecture recalls: a custom mixer that is trained here, or a trained model as it is.
 
     **A mixer**: a torch module class (B, L, D) -> (B, L, D), called as `cls(d_model=...)`. It is checked, trained on
-    `task` (a name or a Task) at `scale` (laptop or paper) with learning rates `lr` (the scale's) and `seeds` seeds,
+    `task` (a name or a Task; ar) at `scale` (laptop or paper) with learning rates `lr` (the scale's) and `seeds` seeds,
     intervened on, and compared with the built-in mixers unless `compare` is False. `options` are the mixer's own
     arguments, and settings of the run by name, which apply to all mixers (`{"d_state": 16, "steps": 4000}`). Runs are
     kept in `store` and never trained twice; an edited mixer is another one. `report` is an HTML file to write, and
     `workers` the number of processes for the built-in mixers.
+
+    At scale paper the mixer alone is trained, on pairs and trees (`task="ar"` or `"ar,atr"`), at width 32 (`widths`),
+    and placed among the published results of the built-in mixers.
 
     **A model**: any torch module that maps tokens (n, L) to logits (n, L, V), or to an object with `.logits`; or the
     folder of a Hugging Face checkpoint on disk (safetensors), whose tokenizer a task about text then uses. `layers`
@@ -71,7 +85,9 @@ def evaluate(model: type[nn.Module] | nn.Module | str | Path, task: str | Task =
             raise UserError(f"evaluate: {option} is for {other}, and this is {kind}. Choices: {', '.join(names)}.")
         if option not in names:
             raise UnknownName("option of evaluate", option, names)
-    result: Evaluation = function(model, task, **given)
+    result: Evaluation | PaperEvaluation = function(
+        model, "ar" if task is None and function is evaluate_model else task, **given
+    )
     return result
 
 

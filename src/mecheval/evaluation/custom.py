@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from torch import nn
 
-from mecheval import custom
 from mecheval.analysis.runs import alone, documents, load_run
 from mecheval.config import RunConfig
 from mecheval.config.presets import place
@@ -22,22 +20,21 @@ from mecheval.errors import UnknownName, UserError, said
 from mecheval.evaluation.checks import arguments_of, check_mixer
 from mecheval.evaluation.result import Evaluation, summarised
 from mecheval.intervene import interchange, verdict
-from mecheval.mixers import MIXERS
 from mecheval.report import check_page, write_report
-from mecheval.store import DEFAULT_STORE, Store
+from mecheval.store import Store
 from mecheval.studies import SCALES, Study, get_study, study_table, with_seed
 from mecheval.studies.scales import QUICK, RATES, at_block_1, at_scale, one_width, preferred, runs
-from mecheval.sweep import Engine, HereEngine, Job, LocalEngine, Point, Stopped, sweep
+from mecheval.sweep import Engine, Job, Point, sweep
 from mecheval.sweep.board import Board
 from mecheval.sweep.driver import pending
-from mecheval.tasks import TASKS, Task
+from mecheval.tasks import TASKS
 from mecheval.training.plan import plan as time_steps
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
 FIXED = {
-    "d_model": "the scale sets the width of models",
+    "d_model": "the width is given separately (--widths, widths=), at scale paper",
     "layer": "it is the number of the block",
     "lr": "learning rates are given separately (--lr, lr=)",
     "seed": "seeds are given separately (--seeds, seeds=)",
@@ -136,30 +133,6 @@ DOCUMENTS = 4
 """Number of documents on which interventions are tried before anything is trained."""
 
 
-def evaluate_mixer(
-    mixer: type[nn.Module], task: str | Task = "ar", *, scale: str = "laptop", options: Mapping[str, Any] | None = None,
-    seeds: int = 1, lr: float | Sequence[float] = (), compare: bool = True, store: str | Path = DEFAULT_STORE,
-    report: str | Path | None = None, workers: int | None = None,
-) -> Evaluation:  # fmt: skip
-    """Train a mixer's runs in this process, and those it is compared with in workers; see `evaluate`."""
-    if isinstance(task, Task):
-        given = {f"task.{option}": value for option, value in task.options.model_dump(mode="json").items()}
-        options, task = {**given, **(options or {})}, task.name
-    cls = custom.checked(mixer, mixer.__name__)
-    name = custom.own_name(cls)
-    MIXERS.replace(name, cls)
-    rates = (lr,) if isinstance(lr, int | float) else tuple(lr)
-    trials, warnings = prepare(cls, name, task, scale, options or {}, seeds, rates, compare, report)
-    plain = False if "ipykernel" in sys.modules else None  # notebooks wrongly claim that they can move the cursor
-    console = Console(stderr=True, force_jupyter=False, force_terminal=plain, highlight=False)
-    opened = Store(store)
-    try:
-        train(trials, opened, [HereEngine(), LocalEngine(workers)], console)
-    except Stopped as stopped:
-        raise KeyboardInterrupt("stopped; progress is saved, and the same call resumes.") from stopped
-    return collect(trials, opened, warnings, report)
-
-
 def prepare(
     cls: type[nn.Module], name: str, task: str, scale: str, options: Mapping[str, Any], seeds: int,
     rates: Sequence[float], compare: bool, report: str | Path | None,
@@ -172,7 +145,7 @@ def prepare(
     configs = {point.config.model.d_model: point.config for point in trials.own}
     first = next(iter(configs.values()))
     warnings = check_mixer(cls, inside, first.model.d_model, first.build_task().max_tokens)
-    _check_in_models(cls, list(configs.values()))
+    check_in_models(cls, list(configs.values()))
     return trials, warnings
 
 
@@ -210,10 +183,12 @@ def collect(trials: Trials, store: Store, warnings: Sequence[str], report: str |
     if report is not None:
         written = write_report(store, report, trials.scale)
     found = verdict(list(effects.values())) if effects else None
-    return Evaluation(trials.title, trials.name, summarised(frame), found, _joined(effects), tuple(warnings), written)
+    small = trials.scale == "laptop"
+    rows, joined = summarised(frame), _joined(effects)
+    return Evaluation(trials.title, trials.name, rows, found, joined, tuple(warnings), written, small)
 
 
-def _check_in_models(cls: type[nn.Module], configs: Sequence[RunConfig]) -> None:
+def check_in_models(cls: type[nn.Module], configs: Sequence[RunConfig]) -> None:
     """Build a language model of each width around the mixer, and intervene at all sites of the first."""
     task = configs[0].build_task()
     clean = task.sample(DOCUMENTS, "test")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mecheval.files import write_atomic
 from mecheval.intervene import Verdict
 from mecheval.store import writing
+from mecheval.studies.placing import HEADS as PLACED
+from mecheval.studies.placing import Placing
 from mecheval.types import MISSING
 
 if TYPE_CHECKING:  # slow to import
@@ -36,6 +38,7 @@ class Evaluation:
     effects: pd.DataFrame  # the effects at every site and role, for each seed
     warnings: tuple[str, ...] = ()
     report: Path | None = None
+    small: bool = False  # whether the runs are smaller than the paper's
 
     def cells(self) -> list[list[str]]:
         """The table as text, in which the evaluated mixer or model is marked."""
@@ -46,6 +49,8 @@ class Evaluation:
         found = [f"Warning: {warning}" for warning in self.warnings]
         if self.verdict is not None:
             found += [f"Verdict: {self.verdict.finding}", *(f"- {sentence}" for sentence in self.verdict.evidence)]
+            if self.small:
+                found.append('This is what it does at this small size; scale="paper" is the paper\'s.')
         return [*found, *([f"Report: {self.report}"] if self.report else [])]
 
     def plot(self, title: str = "") -> Chart:
@@ -58,12 +63,53 @@ class Evaluation:
         return "\n".join([self.title, "", *_aligned([HEADS, *self.cells()]), "", *self.lines()])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in HEADS)
-        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.cells())
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
         said = "".join(f"<div>{html.escape(line)}</div>" for line in self.lines())
-        title = html.escape(self.title)
-        return f"<strong>{title}</strong><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{said}"
+        return f"<strong>{html.escape(self.title)}</strong>{_html_table(HEADS, self.cells())}{said}"
+
+
+@dataclass(frozen=True, eq=False)
+class PaperEvaluation:
+    """The result of `evaluate` at the paper's size, which can be printed or shown in a notebook."""
+
+    name: str  # the name of the mixer in the tables
+    placings: tuple[Placing, ...]  # for each task and width
+    warnings: tuple[str, ...] = ()
+    report: Path | None = None
+
+    @property
+    def sentences(self) -> list[str]:
+        """For each task and width, how well the mixer recalls, between which others, and by which mechanism."""
+        return [place.sentence(mixer) for place in self.placings for mixer in place.own()]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All placings, with the columns task and d_model."""
+        import pandas as pd
+
+        return pd.concat([
+            place.frame.assign(task=place.task, d_model=place.width) for place in self.placings
+        ], ignore_index=True)  # fmt: skip
+
+    def details(self) -> list[str]:
+        """What else must be known: warnings, runs that ended early, why a mixer has not learnt, what seeds do."""
+        found = [f"Warning: {warning}" for warning in self.warnings]
+        for place in self.placings:
+            found += [said for mixer in place.own() for said in place.details(mixer)]
+        return found + [said for place in self.placings if (said := place.spread())]
+
+    def __str__(self) -> str:
+        parts = ["\n".join(self.sentences)]
+        for place in self.placings:
+            rows = [[f"{MARK if own else '  '}{cells[0]}", *cells[1:]]
+                    for own, cells in zip(place.frame["own"], place.cells(), strict=True)]  # fmt: skip
+            parts.append("\n".join([place.title, *_aligned([PLACED, *rows], (0, 1, 4))]))
+        return "\n\n".join([*parts, "\n".join(self.details())])
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><strong>{html.escape(said)}</strong></p>" for said in self.sentences]
+        for place in self.placings:
+            parts += [f"<p>{html.escape(place.title)}</p>", _html_table(PLACED, place.cells())]
+        return "".join([*parts, *(f"<div>{html.escape(said)}</div>" for said in self.details())])
 
 
 def summarised(frame: pd.DataFrame) -> pd.DataFrame:
@@ -101,10 +147,16 @@ def _cells(row: dict[str, Any], own: bool) -> list[str]:
     return cells
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as aligned text, with text to the left and numbers to the right."""
+def _html_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
+    cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _aligned(rows: Sequence[Sequence[str]], text: Sequence[int] = (0, 1)) -> list[str]:
+    """A table as aligned text, with the columns of `text` to the left and numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    text = {HEADS.index("mixer"), HEADS.index("verdict")}
     return [
         "  ".join(c.ljust(w) if i in text else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
         for row in rows

@@ -53,12 +53,14 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
         training_data,
     )
     from mecheval.store.store import Snapshot
+    from mecheval.studies.placing import placings
 
     taken = store if isinstance(store, Snapshot) else Snapshot(store)
     frame = run_frame(taken)
     if frame.empty:
         raise UserError(f"the store at {store.name} has no runs; `mecheval train` makes one.")
     studies, best, history = found_studies(taken, scale), best_runs(frame), taken.history()
+    findings = findings_data(taken, speaking(frame), placings(taken))
     frame, looked_at = arranged(frame), explored(best)
     first = list(dict.fromkeys([*looked_at, *best["run"], *frame["run"]]))  # the runs of most interest first
     place = {run: number for number, run in enumerate(frame["run"])}
@@ -73,7 +75,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
             **overview(frame), "scale": scale, "store": Path(taken.name).name, "version": metadata.version("mecheval"),
         },
         "runs": runs_data(frame, taken),
-        "summary": {"best": [place[run] for run in best["run"]], **drawn(*findings_data(taken, speaking(frame)))},
+        "summary": {"best": [place[run] for run in best["run"]], **drawn(*findings)},
         "mixers": drawn({}, mixers_charts(taken, scale)),
         "studies": [drawn(*study_data(found, history, scale)) for found in studies],
         "training": drawn(*training_data(frame.set_index("run").loc[first].reset_index(), taken, history)),

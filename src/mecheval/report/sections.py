@@ -22,10 +22,12 @@ from mecheval.paper.numbers import claims as published_claims
 from mecheval.paper.standings import panels, standings
 from mecheval.report.page import EXACT, FIELDS, columns, field_texts, levels, page_spec, tidy
 from mecheval.store import Store
+from mecheval.store.published import Published
 from mecheval.store.store import Snapshot, snapshot_of
 from mecheval.studies import STUDIES, Study, StudyTable, study_points, study_table, with_seed
 from mecheval.studies.axes import NAMES, ordered, say
 from mecheval.studies.finding import finding
+from mecheval.studies.placing import HEADS, Placing, is_small, legend
 from mecheval.sweep import Point
 from mecheval.types import MISSING
 
@@ -100,21 +102,37 @@ def _without_seed(config: Mapping[str, Any]) -> str:
     return json.dumps({name: value for name, value in config.items() if name != "seed"}, sort_keys=True)
 
 
-def findings_data(store: Store, best: pd.DataFrame) -> Section:
-    """For each task one sentence, and where a mixer recalls two pictures, of the best run of each mixer (`best`)."""
-    said, specs = [], []
+def findings_data(store: Store, best: pd.DataFrame, placed: Sequence[Placing]) -> Section:
+    """For each task one sentence, and where a mixer recalls two pictures, of the best run of each mixer (`best`).
+
+    Before them come custom mixers at the paper's size: for each task and width the sentence, the table of all mixers
+    with published results, and their pictures.
+    """
+    said: list[dict[str, Any]] = []
+    specs: list[Spec] = []
+    for place in placed:
+        own = place.own()
+        said.append({
+            "task": place.title, "text": " ".join(map(place.sentence, own)), "heads": HEADS, "rows": place.cells(),
+            "own": [int(each) for each in place.frame["own"]],
+            "notes": [*(text for mixer in own for text in place.details(mixer)), *filter(None, [place.spread()])],
+        })  # fmt: skip
+        specs += _drawn(Published(store.path), place.task, set(place.runs), place.title)
+    if placed:
+        said[-1]["notes"].append(legend(placed))
+    shown = {run for place in placed for run in place.runs}
     for task in ordered("task", best["task"].dropna())[:TASKS]:
-        own = best[best["task"] == task]
+        rows = best[best["task"] == task]
+        if set(rows["run"]) <= shown:
+            continue
         try:
-            rows = mechanism_rows(store, task, set(own["run"]))
+            charts = _drawn(store, task, set(rows["run"]), say("task", task))
         except UserError:  # a run without a width or depth cannot be drawn
             continue
-        name = say("task", task)
-        said.append({"task": name, "text": finding(dict(zip(own["mixer"], own["label"], strict=True)))})
-        if (rows["verdict"] == "not_learnt").all():  # there is no mechanism to draw
-            continue
-        drawn = ways_figure(rows, f"{TITLE} ({name})"), shares_figure(rows, f"What each position restores ({name})")
-        specs += [page_spec(chart) for chart in drawn]
+        small = any(is_small(task, config) for config in rows["config"])
+        text = finding(dict(zip(rows["mixer"], rows["label"], strict=True)), small=small)
+        said.append({"task": say("task", task), "text": text})
+        specs += charts
     return {"findings": said}, specs
 
 
@@ -125,6 +143,15 @@ def mixers_charts(store: Store, scale: str) -> list[Spec]:
     if len(both) < 2 or len(both[0] & both[1]) < 2:
         return []
     return [page_spec(mixers(panels(frame, scale), "Likelihood on pairs and on trees, and the mechanisms"))]
+
+
+def _drawn(store: Store, task: str, among: set[str], name: str) -> list[Spec]:
+    """The two pictures of the mechanisms of these runs; none if no run has one."""
+    rows = mechanism_rows(store, task, among)
+    if (rows["verdict"] == "not_learnt").all():
+        return []
+    drawn = ways_figure(rows, f"{TITLE} ({name})"), shares_figure(rows, f"What each position restores ({name})")
+    return [page_spec(chart) for chart in drawn]
 
 
 def study_data(found: Found, history: pd.DataFrame, scale: str) -> Section:

@@ -26,8 +26,13 @@ FEW = 4
 """Largest number of mixers without recall that are named; of more, only the number is given."""
 
 
-def finding(verdicts: Mapping[str, str]) -> str:
-    """One sentence about mixers and their verdicts; empty if there are none."""
+SMALL = " at this small size"
+"""What sentences say about runs that are smaller than the paper's."""
+
+
+def finding(verdicts: Mapping[str, str], *, small: bool = False) -> str:
+    """One sentence about mixers and their verdicts; empty if there are none. `small` says that the runs are small."""
+    size = SMALL if small else ""
     if not verdicts:
         return ""
     mixers = ordered("mixer", verdicts)
@@ -35,15 +40,17 @@ def finding(verdicts: Mapping[str, str]) -> str:
     failed = [mixer for mixer in mixers if mixer not in learnt]
     if len(mixers) == 1:
         how = "did not learn to recall" if failed else f"recalls {_way(verdicts[mixers[0]])}"
-        return _sentence(f"{named(mixers)} {how}")
+        return _sentence(f"{named(mixers)} {how}{size}")
     if not learnt:
-        return f"{'Neither' if len(mixers) == 2 else 'None'} of the {number(len(mixers))} mixers learnt to recall."
+        return (
+            f"{'Neither' if len(mixers) == 2 else 'None'} of the {number(len(mixers))} mixers learnt to recall{size}."
+        )
     groups = {way: [mixer for mixer in learnt if verdicts[mixer] == way] for way in (*WAYS, *sorted(verdicts.values()))}
     ways = [f"{number(len(own))} {_way(way)}" for way, own in groups.items() if own]
     one = len(learnt) == 1
     every = "both" if len(mixers) == 2 else f"all {number(len(mixers))}"
     who = f"{every} mixers" if not failed else f"{number(len(learnt))} of {number(len(mixers))} mixers"
-    said = f"{who} {'recalls' if one else 'recall'}"
+    said = f"{who} {'recalls' if one else 'recall'}{size}"
     if len(ways) == 1:
         said += (
             f" {_way(verdicts[learnt[0]])}"

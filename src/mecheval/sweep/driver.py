@@ -63,14 +63,19 @@ class Swept:
     failures: tuple[Failure, ...]
 
 
-def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatcher, address: str = "") -> Swept:
+def sweep(
+    jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatcher, address: str = "", *,
+    keep_order: bool = False,
+) -> Swept:  # fmt: skip
     """Finish every job: skip runs that are done, resume interrupted ones and retry failed ones.
 
-    When `store` is a local copy of a remote store, workers open `address` instead. A store that cannot be written is
-    an error before anything is computed.
+    Jobs are taken in the order that ends soonest, or with `keep_order` as they are given. When `store` is a local copy
+    of a remote store, workers open `address` instead. A store that cannot be written is an error before anything is
+    computed.
     """
     jobs = merged(jobs)
-    todo = in_order(pending(jobs, store), store)
+    todo = pending(jobs, store)
+    todo = todo if keep_order else in_order(todo, store)
     ended: dict[str, Event] = {}
 
     def hear(event: Event) -> None:

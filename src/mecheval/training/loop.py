@@ -22,6 +22,7 @@ from mecheval.store.guard import check_tree
 from mecheval.store.schema import RUNS, WHOLE
 from mecheval.tasks import Task
 from mecheval.training.checkpoint import read_checkpoint, write_checkpoint
+from mecheval.training.early import ending, guess_level
 from mecheval.training.state import Training, TrainingData, evaluation_set
 from mecheval.training.watch import Start, Watcher, Watchers
 from mecheval.types import LAST, Questions
@@ -64,8 +65,16 @@ def train(
                 _begin(folder, state, watcher)
                 with _ending(folder, state, watcher):
                     data, dev = TrainingData(config, task), evaluation_set(config, task, "dev")
-                    status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request, saved)
-                    _finish(folder, state, status, {"dev": dev, "test": evaluation_set(config, task, "test")})
+                    guess = guess_level(config, task) if config.evaluate.early else 0.0
+                    status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request, saved, guess)
+                    why = ending(state.history, config.data.steps, guess) if config.evaluate.early else None
+                    _finish(
+                        folder,
+                        state,
+                        status,
+                        {"dev": dev, "test": evaluation_set(config, task, "test")},
+                        str(why or ""),
+                    )
     return folder
 
 
@@ -95,14 +104,17 @@ def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
 
 def _steps(
     folder: RunFolder, state: Training, data: TrainingData, dev: list[Questions], watcher: Watcher, pause: float,
-    request: Request, after_saving: Callable[[], None] | None,
+    request: Request, after_saving: Callable[[], None] | None, guess: float,
 ) -> str:  # fmt: skip
-    """Train until the end, an early stop or a loss that is not finite; return `done` or `diverged`."""
+    """Train until the end, an early stop or a loss that is not finite; return `done` or `diverged`.
+
+    `guess` is the accuracy of the best guess, which runs that may end early are held against.
+    """
     config = state.config
     steps, every = config.data.steps, config.evaluate.every
     saved = time.monotonic()
     began = saved - state.seconds
-    while state.step < steps and not _stops_early(state):
+    while state.step < steps and not _stops_early(state, guess):
         loss = state.advance(data.batch(state.step))
         if not math.isfinite(loss):
             return "diverged"
@@ -145,18 +157,23 @@ def _probe(state: Training, task: Task) -> None:
     state.probing += time.monotonic() - began
 
 
-def _stops_early(state: Training) -> bool:
-    """Whether the last evaluation reached `stop_at`, or the last `patience` evaluations brought no improvement."""
+def _stops_early(state: Training, guess: float) -> bool:
+    """Whether the last evaluation ends the run: by `stop_at`, `patience`, or the rule of `training/early.py`."""
     given = state.config.evaluate
     if not state.history or state.history[-1]["step"] != state.step:
         return False
+    if given.early and ending(state.history, state.config.data.steps, guess):
+        return True
     if given.stop_at is not None and state.history[-1]["dev_accuracy"] >= given.stop_at:
         return True
     return given.patience is not None and state.stale >= given.patience
 
 
-def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, list[Questions]]) -> None:
-    """Evaluate the run and write its weights and tables, and then the status, which makes the run count as finished."""
+def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, list[Questions]], why: str) -> None:
+    """Evaluate the run and write its weights and tables, and then the status, which makes the run count as finished.
+
+    `why` says that and why it ended early, if it did.
+    """
     states = {LAST: (state.step, state.weights())} if status == "done" else {}
     if state.best is not None:
         states["best"] = (state.best.step, state.best.weights)
@@ -174,7 +191,7 @@ def _finish(folder: RunFolder, state: Training, status: str, splits: dict[str, l
         folder.write("effects", state.effects)
         folder.write("verdicts", state.verdicts)
     moved = changed(folder.environments())
-    message = f"trained {moved}" if moved else None
+    message = "; ".join(filter(None, (why, f"trained {moved}" if moved else None))) or None
     if status != "done":
         message = f"the loss was not finite after step {state.step}"
     folder.set_status(

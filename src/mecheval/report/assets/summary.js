@@ -22,7 +22,20 @@ function badge(run) {
 function findingText() {
   const { findings } = data.summary;
   if (!findings.length) return el("h1", {}, data.title);
-  return el("h1", {}, findings.map(({ task, text }) => el("span", { class: "finding" }, findings.length > 1 ? `${task}: ${text}` : text)));
+  return el("h1", {}, findings.map(({ task, text, rows }) => el("span", { class: "finding" }, findings.length > 1 && !rows ? `${task}: ${text}` : text)));
+}
+
+// A custom mixer among the published ones: the table, and what it takes to read it.
+function placedTable({ task, heads, rows, own, notes }) {
+  const numeric = (place) => rows.every((row) => /^[\d.,–() *-]*$/.test(row[place]));
+  return [
+    el("h3", {}, `${task[0].toUpperCase()}${task.slice(1)}`),
+    table({
+      label: task, rows: rows.map((_, row) => row), marked: (row) => own[row],
+      columns: heads.map((name, place) => ({ name, value: (row) => rows[row][place], main: place < 2, number: numeric(place) })),
+    }).node,
+    notes.map((text) => el("p", { class: "quiet" }, text)),
+  ];
 }
 
 function summarySection() {
@@ -56,6 +69,7 @@ function summarySection() {
     ],
   });
   return section("summary", "How each mixer recalls", [
+    summary.findings.filter(({ rows: placed }) => placed).map(placedTable),
     summary.findings.length ? el("div", { class: "pair" }, summary.charts.map((number) => figure(number)))
       : el("p", { class: "note" }, "No run has been intervened on yet, so there are no mechanisms to draw; run `mecheval intervene RUN`."),
     bar.node, sheet.node,
