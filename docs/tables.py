@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.figures.heatmap import label
+from mecheval.paper.limits import RESTORED, USUAL
 from mecheval.paper.numbers import PUBLISHED, published
-from mecheval.paper.questions import LEARNT, RESTORED
 from mecheval.store import RESULTS, Store
 from mecheval.studies import STUDIES, StudyTable, seeds_in, study_points, study_table
 from mecheval.studies.axes import ordered, plain, say
@@ -100,7 +100,7 @@ def likelihoods(runs: pd.DataFrame, shown: Iterable[str]) -> list[str]:
     texts = []
     for name in shown:
         share = (runs[name] - runs["corrupted"]) / gap
-        bold = name not in GAP and bool(((gap > LEARNT) & (share >= RESTORED)).all())
+        bold = name not in GAP and bool(((gap > USUAL.learnt) & (share >= RESTORED)).all())
         texts.append(f"**{percent(runs[name].mean())}**" if bold else percent(runs[name].mean()))
     return texts
 

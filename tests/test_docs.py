@@ -25,7 +25,7 @@ from mecheval.cli.options import given_options
 from mecheval.config.presets import place
 from mecheval.errors import UnknownName
 from mecheval.mixers import MIXERS
-from mecheval.paper import answers
+from mecheval.paper import selection
 from mecheval.store.published import pretrained_files, pretrained_origin
 from mecheval.store.schema import TABLES
 from mecheval.studies import STUDIES, scales, study_points
@@ -270,7 +270,7 @@ def test_the_claims_in_the_readme_have_the_outcomes_and_the_numbers_of_the_resul
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every tested claim is there, nothing is said to be better than it is, and every interval is computed."""
-    monkeypatch.setattr(answers, "FEW", 1000)  # name every setting
+    monkeypatch.setattr(selection, "NAMED", 1000)  # name every setting
     words = ("compare", "all", "--scale", "paper", "--json", "--store", str(tmp_path / "none"))
     claims = {claim["says"]: claim for study in json.loads(command(*words)[1]) for claim in study["claims"]}
     rows = [

@@ -4,38 +4,36 @@ import pandas as pd
 import pytest
 
 from mecheval.paper import judge_claims
-from mecheval.paper.answers import ask
-from mecheval.paper.comparison import LEVEL, claim_tests
-from mecheval.paper.numbers import claims
+from mecheval.paper.claims import all_claims, described
+from mecheval.paper.judging import LEVEL, ask
+from mecheval.paper.selection import About
 from paper.cases import AT_LAPTOP, AT_PAPER, GONE, Case
 from paper.tables import LAPTOP, PAPER, convs, inside, kernels, places, put, recall, settings, trees
 
+CLAIMS = {claim.name: claim for claim in all_claims()}
 SCALES = [("paper", case) for case in AT_PAPER] + [("laptop", case) for case in AT_LAPTOP]
 BY_SCALE = pytest.mark.parametrize(("scale", "case"), SCALES, ids=[f"{scale}-{case.claim}" for scale, case in SCALES])
 
 
 def judge(claim: str, frame: pd.DataFrame, scale: str, seeds: int = 1) -> tuple[str, str]:
     """The outcome and the evidence, of one claim alone, where so many seeds are alike."""
-    test = claim_tests()[claim]
-    form = test.paper if scale == "paper" else test.smaller
+    form = CLAIMS[claim].at(scale)
     assert form is not None
     if seeds > 1:
         frame = pd.concat([frame.assign(seed=seed) for seed in range(seeds)], ignore_index=True)
-    return ask(form.questions, frame, settings(scale)["ar"].guessing, 320)[:2]
+    return ask(form, frame, About(settings(scale)["ar"].guessing, 320))[:2]
 
 
 def test_every_claim_has_a_sentence_and_a_test() -> None:
-    ids = [claim.id for claim in claims()]
-    assert len(ids) == 29
-    assert list(claim_tests()) == ids
-    assert [case.claim for case in AT_PAPER] == ids
-    assert all(
-        test.says.endswith(".") and "_" not in test.says.replace("d_conv", "") for test in claim_tests().values()
-    )
+    assert sorted(case.claim for case in AT_PAPER) == sorted(CLAIMS)
+    for claim in CLAIMS.values():
+        assert claim.says.endswith(".")
+        assert "_" not in claim.says.replace("d_conv", "")
+        assert not {"{", "}"} & {*described(claim.test)}
 
 
 def test_every_form_at_a_smaller_scale_is_tried() -> None:
-    other = {claim for claim, test in claim_tests().items() if test.smaller not in (None, test.paper)}
+    other = {name for name, claim in CLAIMS.items() if claim.small not in (None, claim.test)}
     assert other <= {case.claim for case in AT_LAPTOP}
 
 
@@ -91,7 +89,7 @@ def test_a_missing_width_is_named_and_a_missing_side_leaves_its_width_out() -> N
 
 def test_levels_are_not_tested_at_a_smaller_scale() -> None:
     levels = ["ar_based_best", "ar_mamba_256", "atr_based_256", "atr_baseconv_256"]
-    assert [claim for claim, test in claim_tests().items() if test.smaller is None] == levels
+    assert [name for name, claim in CLAIMS.items() if claim.small is None] == levels
     judged = judge_claims({"ar": recall(LAPTOP)}, "laptop", {"ar": settings("laptop")})
     assert [(one.claim, one.outcome, one.evidence) for one in judged[4:]] == [
         (claim, "not tested", LEVEL) for claim in levels[:2]

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mecheval.paper import questions as limits
-from mecheval.paper.answers import Outcome, ask
-from mecheval.paper.numbers import PUBLISHED, Setting, claims, published, settings_of
-from mecheval.paper.questions import BENEFITS, LEARNT, Layer, Not, Number, Question, Runs, Second, Side, Sides, Where
-from mecheval.plain import parse_yaml
+from mecheval.paper.judging import Judged, judge_claims
+from mecheval.paper.limits import BENEFITS, USUAL
+from mecheval.paper.numbers import PUBLISHED, Setting, published, settings_of
 from mecheval.studies import STUDIES, StudyTable
 from mecheval.studies.table import GAP
 from mecheval.sweep import Point
@@ -28,15 +24,6 @@ PATTERNS = ("mixer", "ours", "paper", "main", "learnt", "same")
 NOT_LEARNT, NOWHERE = "not learnt", "nowhere"
 SPELT_OUT = 6
 """Largest number of models that a pattern names; of more, it gives the count."""
-LEVEL = "A level at one width, which depends on the size of the task and the length of training."
-"""Why some claims have no test at a smaller scale, where our runs are compared only with each other."""
-KINDS = {kind.__name__.lower(): kind for kind in (Number, Runs, Sides, Second, Layer)}
-WORDS = vars(limits) | {
-    "number": f"within {100 * limits.TOLERANCE:g} points",
-    "guessing": f"at most {100 * limits.NEAR_FLOOR:g} points above guessing among the document's values",
-    "learnt": f"{100 * limits.LEARNT:g} points",
-}  # fmt: skip
-"""Replacements for the names in braces in the description of a test."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +122,7 @@ def _places(study: str, frame: pd.DataFrame) -> list[_Run]:
         name = f"d {row['d_model']}" + (f" lr {row['lr']:g}" if "lr" in figure.axes else "")
         gap = row["original"] - row["corrupted"]
         top = max(figure.places, key=lambda place: row[place])
-        if not gap > LEARNT:
+        if not gap > USUAL.learnt:
             top = NOT_LEARNT
         elif any(math.isnan(row[place]) for place in figure.places):
             continue  # the run has scores, but not these effects
@@ -165,97 +152,3 @@ def _in_words(study: str, runs: list[_Run]) -> str:
         f"{place} ({', '.join(names) if len(names) <= SPELT_OUT else f'{len(names)} models'})"
         for place, names in by_place.items()
     )
-
-
-class Form(NamedTuple):
-    """A test of a claim: its description, and questions that must all hold."""
-
-    words: str
-    questions: tuple[Question, ...]
-
-
-class ClaimTest(NamedTuple):
-    """What a claim about a study says, and how it is tested at the paper's scale and, if possible, at a smaller one."""
-
-    study: str
-    says: str
-    paper: Form
-    smaller: Form | None
-
-
-@cache
-def claim_tests() -> dict[str, ClaimTest]:
-    """The test of each claim, in the order of the paper."""
-    found = parse_yaml(files(__package__).joinpath("claims.yaml").read_text(encoding="utf-8"))
-    tests = {}
-    for claim, data in found.items():
-        paper, smaller = (_form(data.get("any") or data.get(scale)) for scale in ("paper", "smaller"))
-        assert paper is not None, f"{claim} has no test at the paper's scale"
-        tests[claim] = ClaimTest(data["study"], data["says"], paper, smaller)
-    return tests
-
-
-def _form(data: Mapping[str, Any] | None) -> Form | None:
-    return (
-        None
-        if data is None
-        else Form(data["words"].format(**WORDS), tuple(_question(**each) for each in data["questions"]))
-    )
-
-
-def _question(ask: str, **data: Any) -> Question:
-    read: dict[str, Callable[[Any], Any]] = {
-        "where": _where, "least": WORDS.__getitem__, "below": WORDS.__getitem__,
-        "sides": lambda sides: tuple(Side(**{**side, "where": _where(side["where"])}) for side in sides),
-    }  # fmt: skip
-    question: Question = KINDS[ask](**{name: read.get(name, _plain)(value) for name, value in data.items()})
-    return question
-
-
-def _where(data: Mapping[str, Any]) -> Where:
-    if "not" in data:
-        return Not({axis: _plain(value) for axis, value in data["not"].items()})
-    return {axis: _plain(value) for axis, value in data.items()}
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A claim in a sentence, how it was tested, and the outcome with its evidence and the seeds that it rests on."""
-
-    claim: str
-    says: str
-    study: str
-    where: str
-    setting: str
-    said: str
-    tested: str
-    outcome: Outcome
-    evidence: str
-    seeds: int
-
-
-def judge_claims(
-    frames: Mapping[str, pd.DataFrame], scale: str, settings: Mapping[str, Mapping[str, Setting]]
-) -> list[Judged]:
-    """Judge the claims about these studies; `mecheval.paper.estimates` explains the rule.
-
-    `frames` holds each study's table of chosen runs, `settings` each study's settings by task (`settings_of`).
-    """
-    judged = []
-    for claim in claims():
-        study, says, paper, smaller = claim_tests()[claim.id]
-        if study not in frames:
-            continue
-        about = (claim.id, says, study, claim.where, claim.setting, claim.said)
-        form = paper if scale == "paper" else smaller
-        if form is None:
-            judged.append(Judged(*about, f"at the paper's scale only: {paper.words}", "not tested", LEVEL, 0))
-            continue
-        floor = settings[study]["ar"].guessing if "ar" in settings[study] else math.nan
-        documents = min(setting.documents for setting in settings[study].values())
-        judged.append(Judged(*about, form.words, *ask(form.questions, frames[study], floor, documents)))
-    return judged

@@ -17,7 +17,7 @@ from mecheval.figures.mechanisms import TITLE
 from mecheval.figures.over_time import mechanism_over_time
 from mecheval.figures.vegalite import Spec
 from mecheval.paper import Setting, compare_study
-from mecheval.paper.numbers import claims as published_claims
+from mecheval.paper.claims import all_claims
 from mecheval.report.page import EXACT, FIELDS, columns, field_texts, levels, page_spec, tidy
 from mecheval.store import Store
 from mecheval.store.store import Snapshot, snapshot_of
@@ -219,7 +219,7 @@ def comparison_data(studies: Sequence[Found], scale: str) -> dict[str, Any]:
             ],
             "cells": columns(cells, cells.columns), "patterns": columns(patterns, patterns.columns),
         })  # fmt: skip
-    order = [claim.id for claim in published_claims()]
+    order = [claim.name for claim in all_claims()]
     tested = sorted(
         (claim for claim in claims if claim.outcome != UNTESTED), key=lambda claim: order.index(claim.claim)
     )

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from mecheval.cli.show import plain_table, score
 from mecheval.paper import OUTCOMES, Compared, Comparison, Judged, Setting
+from mecheval.paper.limits import USUAL
 from mecheval.paper.numbers import PUBLISHED
-from mecheval.paper.questions import LEARNT, TOLERANCE
 from mecheval.studies import Study, StudyTable
 from mecheval.studies.axes import say
 from mecheval.studies.table import GAP
@@ -193,10 +193,10 @@ def cells_text(comparison: Comparison) -> Text:
     about = f"{NUMBERS} The paper's are means over {PUBLISHED[comparison.study].documents} documents."
     if comparison.scale != "paper" or both.empty:
         return Text(about)
-    near = (both["difference"].abs() <= TOLERANCE + 1e-9).sum()
+    near = (both["difference"].abs() <= USUAL.tolerance + 1e-9).sum()
     worst = both.loc[both["difference"].abs().idxmax()]
     return Text(
-        f"{about} {near} of {len(both)} numbers are within {100 * TOLERANCE:g} points; the largest difference is "
+        f"{about} {near} of {len(both)} numbers are within {100 * USUAL.tolerance:g} points; the largest difference is "
         f"{_points(worst['difference'])} ({worst['mixer']}, d_model {worst['d_model']}, "
         f"{comparison.titles[worst['quantity']]})."
     )
@@ -249,7 +249,7 @@ def _lines(row: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def patterns_table(comparison: Comparison) -> Table:
     """Where runs that learnt are restored most, ours and the paper's."""
-    title = f"Where models that learnt (original - corrupted above {100 * LEARNT:g} points) are restored most:"
+    title = f"Where models that learnt (original - corrupted above {100 * USUAL.learnt:g} points) are restored most:"
     table = Table(box=None, header_style="bold", pad_edge=False, title=Text(title), title_justify="left", expand=True)
     table.title_style = ""
     for name in ("mixer", "ours", "paper", "same place"):
