@@ -115,5 +115,5 @@ def test_shares_of_runs(hits: int, of: int) -> None:
 
 
 def test_one_of_many_parts_needs_more_to_fail() -> None:
-    part = Part("", Estimate(0.0, 0.01, 100, MANY), low=0.22)
+    part = Part("", Estimate(0.0, 0.01, ((0.0, 97),)), low=0.22)
     assert (part.state(1), part.state(10)) == ("fails", "unsure")

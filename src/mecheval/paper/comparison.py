@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from mecheval.paper.judging import Judged, judge_claims
+from mecheval.paper.claims import all_claims
+from mecheval.paper.judging import Judged, Spread, judge_claims, spreads_in
 from mecheval.paper.limits import BENEFITS, USUAL
 from mecheval.paper.numbers import PUBLISHED, Setting, published, settings_of
-from mecheval.studies import STUDIES, StudyTable
+from mecheval.store import Store
+from mecheval.store.store import snapshot_of
+from mecheval.studies import STUDIES, StudyTable, seeds_in, study_points, study_table
 from mecheval.studies.table import GAP
-from mecheval.sweep import Point
+from mecheval.sweep.driver import rows_of
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -21,6 +24,8 @@ if TYPE_CHECKING:  # slow to import
 
 CELLS = ("mixer", "lr", "d_model", "quantity", "ours", "low", "high", "seeds", "paper", "difference")
 PATTERNS = ("mixer", "ours", "paper", "main", "learnt", "same")
+FLOOR = 0.1
+"""Likelihood below which a number counts as near zero: two numbers there agree whatever the models do."""
 NOT_LEARNT, NOWHERE = "not learnt", "nowhere"
 SPELT_OUT = 6
 """Largest number of models that a pattern names; of more, it gives the count."""
@@ -46,6 +51,17 @@ class Comparison:
     def titles(self) -> dict[str, str]:
         return _titles(self.study)
 
+    @property
+    def agreement(self) -> str:
+        """How many numbers agree: of those above the floor on either side, and of those near zero on both."""
+        both = self.cells.dropna(subset=["difference"])
+        near = both["difference"].abs() <= USUAL.tolerance + 1e-9
+        above = both[["ours", "paper"]].max(axis=1) >= FLOOR
+        return (
+            f"{(near & above).sum()} of {above.sum()} numbers that are {FLOOR:.0%} or more on either side are within "
+            f"{100 * USUAL.tolerance:g} points; {(~above).sum()} others are near zero on both sides."
+        )
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -53,15 +69,31 @@ class Compared:
 
     table: StudyTable
     settings: dict[str, Setting]
+    spreads: dict[str, Spread]
     comparison: Comparison
     claims: list[Judged]
 
 
-def compare_study(table: StudyTable, points: Sequence[Point], scale: str) -> Compared:
-    """A study's table, whose runs are `points`, beside the paper's numbers and claims."""
-    name, frame, settings = table.study.name, table.best().frame, settings_of(point.config for point in points)
-    judged = judge_claims({name: frame}, scale, {name: settings})
-    return Compared(table, settings, compare(name, frame, scale), judged)
+def compare_studies(names: Sequence[str], store: Store, scale: str, seeds: int | None = None) -> list[Compared]:
+    """Studies beside the paper's numbers and claims, by the runs of a store: with seeds 0, 1, ..., or all it has."""
+    also = (other for claim in all_claims() if claim.study in names for other in claim.also)
+    grids = {}
+    for name in dict.fromkeys([*names, *also]):
+        n = seeds_in(STUDIES[name], scale, store) if seeds is None else seeds
+        grids[name] = study_points(STUDIES[name], scale, n)
+    store = snapshot_of(store, "effects", "verdicts", among={p.config.id for points in grids.values() for p in points})
+    tables = {name: study_table(STUDIES[name], points, store) for name, points in grids.items()}
+    frames = {name: table.best().frame for name, table in tables.items()}
+    settings = {name: settings_of(point.config for point in points) for name, points in grids.items()}
+    spreads = spreads_in(rows_of(store), [setting for each in settings.values() for setting in each.values()])
+    judged = judge_claims(frames, scale, settings, spreads)
+    return [
+        Compared(
+            tables[name], settings[name], {task: spreads[task] for task in settings[name]},
+            compare(name, frames[name], scale), [one for one in judged if one.study == name],
+        )
+        for name in names
+    ]  # fmt: skip
 
 
 def compare(study: str, frame: pd.DataFrame, scale: str) -> Comparison:
@@ -122,7 +154,7 @@ def _places(study: str, frame: pd.DataFrame) -> list[_Run]:
         name = f"d {row['d_model']}" + (f" lr {row['lr']:g}" if "lr" in figure.axes else "")
         gap = row["original"] - row["corrupted"]
         top = max(figure.places, key=lambda place: row[place])
-        if not gap > USUAL.learnt:
+        if not gap > USUAL.lost:
             top = NOT_LEARNT
         elif any(math.isnan(row[place]) for place in figure.places):
             continue  # the run has scores, but not these effects

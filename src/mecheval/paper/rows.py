@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mecheval.studies.axes import named, say
+from mecheval.studies.finding import NAMES
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -33,7 +34,7 @@ class Where:
         return [row for row in rows if self(row)]
 
     def __str__(self) -> str:
-        """mamba, d_conv 2, d_model 64"""
+        """Mamba, d_conv 2, width 64"""
         return "" if self.others else in_words(self.axes)
 
 
@@ -61,7 +62,7 @@ def grouped(rows: Sequence[Row], axes: Sequence[str]) -> dict[tuple[Any, ...], l
     """The rows by their values of the axes, in the order of first rows."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[axis] for axis in axes), []).append(row)
+        found.setdefault(tuple(row.get(axis) for axis in axes), []).append(row)
     return found
 
 
@@ -85,7 +86,7 @@ def is_missing(cell: Sequence[Row], values: Sequence[float]) -> bool:
 
 def different(rows: Sequence[Row], axis: str) -> set[Any]:
     """The values of an axis, but for missing ones."""
-    return {row[axis] for row in rows if not is_nan(row[axis])}
+    return {row[axis] for row in rows if axis in row and not is_nan(row[axis])}
 
 
 def is_nan(value: Any) -> bool:
@@ -99,7 +100,10 @@ def largest(row: Row, columns: Sequence[str]) -> float:
 
 
 def in_words(axes: Mapping[str, Sequence[Any]]) -> str:
-    """A setting in words: mamba, d_conv 2, d_model 64."""
-    return ", ".join(
-        named(axis, " or ".join(say(axis, value) for value in axes[axis])) for axis in AXES if axis in axes
-    )
+    """A setting in words: Mamba, d_conv 2, width 64."""
+
+    def said(axis: str) -> str:
+        text = " or ".join(NAMES.get(value) or say(axis, value) for value in axes[axis])
+        return f"width {text}" if axis == "d_model" else named(axis, text)
+
+    return ", ".join(said(axis) for axis in AXES if axis in axes)

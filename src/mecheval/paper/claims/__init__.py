@@ -1,6 +1,6 @@
 """The paper's claims, in a file for each study: a claim is a sentence, and a few lines of Python over the study's runs.
 
-The docstring of a claim's function says how it is tested; {number}, {guessing} and the names of limits stand for the
+The docstring of a claim's function says how it is tested; {number}, {near_zero} and the names of limits stand for the
 same words everywhere. Where runs of another scale cannot answer it, a claim has a second form, `smaller`, or none.
 """
 
@@ -18,33 +18,33 @@ from mecheval.studies import PAPER
 
 WORDS = vars(limits) | {
     "number": f"within {100 * USUAL.tolerance:g} points",
-    "guessing": f"at most {100 * USUAL.tolerance:g} points above guessing among the document's values",
-    "learnt": f"{100 * USUAL.learnt:g} points",
+    "near_zero": f"at most {100 * USUAL.tolerance:g} points above guessing among the document's values",
+    "lost": f"the corruption loses more than {100 * USUAL.lost:g} point{'s' * (USUAL.lost != 0.01)} of likelihood",
 }
 """Replacements for the names in braces in the description of a test."""
-Test = Callable[[Runs], Answer | Sequence[Answer]]
+Form = Callable[[Runs], Answer | Sequence[Answer]]
 """The answers that must all hold."""
 
 
 @dataclass
 class Claim:
-    """A sentence of the paper (`where`: its section and figure), what it says there, and how it is tested."""
+    """A claim of the paper: our sentence for it, its section and figure, what the paper says there, and its tests."""
 
     name: str
     study: str
     says: str
     where: str
-    setting: str
-    said: str
-    test: Test
-    small: Test | None = None
+    paper: str
+    also: tuple[str, ...]  # other studies that it is about
+    test: Form
+    small: Form | None
 
-    def smaller(self, test: Test) -> Claim:
+    def smaller(self, test: Form) -> Claim:
         """Add the form for other scales."""
         self.small = test
         return self
 
-    def at(self, scale: str) -> Test | None:
+    def at(self, scale: str) -> Form | None:
         """The form for a scale."""
         return self.test if scale == "paper" else self.small
 
@@ -52,18 +52,20 @@ class Claim:
 _FOUND: dict[str, Claim] = {}
 
 
-def claim(says: str, where: str, setting: str, said: str, *, any_scale: bool = False) -> Callable[[Test], Claim]:
+def claim(
+    says: str, where: str, paper: str, *, any_scale: bool = False, also: tuple[str, ...] = ()
+) -> Callable[[Form], Claim]:
     """Register the test of a claim under its name, for the study that the file is named after."""
 
-    def register(test: Test) -> Claim:
+    def register(test: Form) -> Claim:
         study = test.__module__.rpartition(".")[2]
-        made = Claim(test.__name__, study, says, where, setting, said, test, test if any_scale else None)
+        made = Claim(test.__name__, study, says, where, paper, also, test, test if any_scale else None)
         return _FOUND.setdefault(made.name, made)
 
     return register
 
 
-def described(test: Test) -> str:
+def described(test: Form) -> str:
     """How a claim is tested, in words."""
     return " ".join((test.__doc__ or "").format(**WORDS).split())
 

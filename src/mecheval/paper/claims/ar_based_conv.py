@@ -6,9 +6,9 @@ from mecheval.paper.selection import Answer, Runs
 
 
 @claim(
-    "Based fails in AR with a kernel of 1 and with a long convolution.", "4.3 fig 4b",
-    "AR, based, kernel 1 or implicit long conv", "accuracy: near zero", any_scale=True,
+    "Based fails in AR with a kernel of 1 and with a long convolution.", "4.3 fig 4b", "accuracy near zero",
+    any_scale=True,
 )  # fmt: skip
 def ar_based_conv(runs: Runs) -> Answer:
-    """where kernel 3 succeeds, accuracy with kernel 1 or a long convolution is {guessing}"""
+    """Where kernel 3 succeeds, accuracy with kernel 1 or a long convolution is {near_zero}."""
     return runs.guess(only(kernel_size=1), only(kernel_size=-1), only(kernel_size=3))

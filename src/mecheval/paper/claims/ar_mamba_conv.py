@@ -8,20 +8,20 @@ from mecheval.paper.selection import Answer, Runs
 
 @claim(
     "Mamba's accuracy in AR changes in a step from d_conv 1 to d_conv 2, and is near zero below.", "4.3 fig 4a",
-    "AR, mamba, d_conv 1 -> 2", "accuracy: step change (d_conv < 2 or no conv: near zero)", any_scale=True,
+    "a step change in accuracy; near zero with d_conv 1 or no convolution", any_scale=True,
 )  # fmt: skip
 def ar_mamba_dconv_step(runs: Runs) -> Answer:
-    """where d_conv 4 succeeds, accuracy with d_conv 1 or none is {guessing},
+    """Where d_conv 4 succeeds, accuracy with d_conv 1 or none is {near_zero},
 
-    and d_conv 2 gains over d_conv 1 at least half of what d_conv 4 gains over guessing
+    and d_conv 2 gains over d_conv 1 at least half of what d_conv 4 gains over guessing.
     """
     return runs.steps(only(d_conv=0), only(d_conv=1), only(d_conv=2), only(d_conv=4))
 
 
 @claim(
-    "No Mamba is restored at the value in AR, whatever its convolution.", "4.3 fig 4a", "AR, mamba, any d_conv",
-    "restored at value: none (no checkpoint is restored at the value)", any_scale=True,
+    "No Mamba is restored at the value in AR, whatever its convolution.", "4.3 fig 4a",
+    "no checkpoint is restored at the value", any_scale=True,
 )  # fmt: skip
 def ar_mamba_no_value(runs: Runs) -> Answer:
-    """no Mamba that learnt has a restored share of {BENEFITS} or more at the value"""
+    """Wherever {lost}, a share of less than {BENEFITS} is restored at the value."""
     return runs.share("restored_value", at="the value").below(BENEFITS)

@@ -11,14 +11,14 @@ LOCAL = {"mixer": ("based", "base_conv"), "n_layers": 1}
 
 @claim(
     "All models but Based and BaseConv of one layer find the sibling in more than 80 % of the documents.", "D.5 fig 13",
-    "ATR rightmost-sibling queries, 1-3 layers, all but 1-layer based/base_conv", "accuracy: >80 at every d",
+    "accuracy above 80 at every width",
 )  # fmt: skip
 def sibling(runs: Runs) -> Answer:
-    """accuracy of all models but 1-layer Based and BaseConv is above 80 %, {number}"""
+    """Accuracy of all models but 1-layer Based and BaseConv is above 80 %, {number}."""
     return runs.but(**LOCAL).number("test_accuracy", among="ended").at_least(ABOVE_80)
 
 
 @sibling.smaller
 def local_ones_are_worse(runs: Runs) -> Answer:
-    """at every d_model, all models are better than 1-layer Based and BaseConv, which have a local convolution only"""
+    """At every d_model, all models are better than 1-layer Based and BaseConv, which have a local convolution only."""
     return runs.above(but(**LOCAL), only(**LOCAL))
