@@ -20,13 +20,14 @@ from mecheval.cli.show.lists import MEASURED, measure
 from mecheval.figures.heatmap import label
 from mecheval.figures.mixers import name_of
 from mecheval.mixers import BUILT_IN
+from mecheval.paper import Judged, claims_frame, compare_studies, counted
 from mecheval.paper.agreement import agreement, laptop
 from mecheval.paper.agreement import beside as beside_scales
+from mecheval.paper.limits import RESTORED, USUAL
 from mecheval.paper.numbers import PUBLISHED, published
-from mecheval.paper.questions import LEARNT, RESTORED
 from mecheval.paper.standings import WIDTHS, standings
 from mecheval.store import RESULTS, Store
-from mecheval.studies import STUDIES, StudyTable, seeds_in, study_points, study_table
+from mecheval.studies import PAPER, STUDIES, StudyTable, seeds_in, study_points, study_table
 from mecheval.studies.axes import ordered, plain, say
 from mecheval.studies.early_ends import replayed
 from mecheval.studies.placing import NOUNS
@@ -111,7 +112,7 @@ def likelihoods(runs: pd.DataFrame, shown: Iterable[str]) -> list[str]:
     texts = []
     for name in shown:
         share = (runs[name] - runs["corrupted"]) / gap
-        bold = name not in GAP and bool(((gap > LEARNT) & (share >= RESTORED)).all())
+        bold = name not in GAP and bool(((gap > USUAL.lost) & (share >= RESTORED)).all())
         texts.append(f"**{percent(runs[name].mean())}**" if bold else percent(runs[name].mean()))
     return texts
 
@@ -273,6 +274,38 @@ def by_scale() -> str:
     return markdown(["task", "setting", "laptop: likelihood", "mechanism", "paper: likelihood", "mechanism"], rows)
 
 
+def judged() -> tuple[Judged, ...]:
+    """Every claim of the paper, as `mecheval compare all --scale paper` judges it by the published results."""
+    compared = compare_studies(PAPER, Store(RESULTS), "paper")
+    return tuple(claim for one in compared for claim in one.claims)
+
+
+def claims(*columns: str) -> str:
+    """The claims that were tested, and how many have which outcome."""
+    frame = claims_frame(judged(), *columns)
+    return f"{markdown(list(frame), frame.to_numpy().tolist())}\n{counted(judged())}\n"
+
+
+def waiting() -> str:
+    """The claims that were not tested, and the settings that they wait for."""
+    return "".join(f"- {one.says} {one.needs}.\n" for one in judged() if one.outcome == "not tested")
+
+
+def summary() -> str:
+    """What holds, what does not, and how much is open."""
+    parts = []
+    for outcome, head in (("reproduced", "What holds"), ("contradicted", "What does not"), ("inconclusive", "Open")):
+        own = [one for one in judged() if one.outcome == outcome]
+        if outcome == "inconclusive":
+            lenient = sum(one.lenient == "reproduced" for one in own)
+            parts.append(f"**{head}.** {len(own)} claims that our runs do not decide yet, and "
+                         f"{sum(one.outcome == 'not tested' for one in judged())} that wait for runs. Of the former, "
+                         f"{lenient} hold if it is enough that most of their parts do.\n")  # fmt: skip
+        else:
+            parts.append(f"**{head}** ({len(own)}):\n\n" + "".join(f"- {one.says}\n" for one in own))
+    return "\n".join(parts)
+
+
 def accuracy(run: Any, chosen: set[str]) -> str:
     """The test accuracy of a run in %, bold if it was chosen; a run that diverged has none."""
     if run.status != "done":
@@ -324,6 +357,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "every-mixer": every_mixer,
     "scales": scales,
     "scales-settings": by_scale,
+    "claims": lambda: claims("says", "outcome", "ours", "rests"),
+    "all-claims": claims,
+    "claims-that-wait": waiting,
+    "summary": summary,
 }
 """The tables by name."""
 

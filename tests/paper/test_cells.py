@@ -31,33 +31,39 @@ def test_what_the_papers_numbers_alone_decide() -> None:
     frames = {study: papers_own(study) for study in PUBLISHED}
     judged = judge_claims(frames, "paper", dict.fromkeys(PUBLISHED, settings("paper")))
     assert {one.claim: one.outcome for one in judged} == {
-        "ar_attention_acc": "not tested",  # an accuracy, and figure 3 has likelihoods
+        "ar_who_succeeds": "not tested",  # accuracies, and figure 3 has likelihoods
+        "ar_clearly_better": "not tested",
+        "ar_attention_acc": "not tested",
         "ar_where_value": "reproduced",
-        "ar_where_query": "reproduced",
-        "ar_where_hyena": "reproduced",
+        "ar_where_query": "inconclusive",  # Mamba of width 16 loses 6 points, which does not fix the share
+        "ar_where_hyena": "inconclusive",
         "ar_based_best": "reproduced",
         "ar_mamba_256": "inconclusive",  # two single runs near 90 % may differ by more than 10 points by accident
-        "ar_mamba_next_key": "reproduced",
+        "ar_mamba_next_key": "inconclusive",  # 9 of 10 may be 9 of 20
+        "ar_mamba_conv1": "reproduced",
     }
-    [inside] = [one.evidence for one in judged if one.study == "ar_mamba_inside"]
-    assert inside == (
-        "Holds: the restored share at the next key after layer 0's convolution is 0.5 or more in 9 of 10 [55 %, 100 %] "
-        "runs that learnt."
+    [inside] = [one for one in judged if one.claim == "ar_mamba_next_key"]
+    assert inside.lenient == "reproduced"
+    assert inside.evidence == (
+        "Undecided: the restored share at the next key after layer 0's convolution is 0.5 or more "
+        "in 9 of 10 [55 %, 100 %] runs, paper 9 of 10."
     )
+    levels = next(one for one in judged if one.claim == "ar_mamba_256")
+    assert levels.needs == "2 seeds: Mamba, width 256"
 
 
 def test_patterns_of_the_paper() -> None:
     patterns = compare("ar", papers_own("ar"), "paper").patterns
     assert tuple(patterns.columns) == PATTERNS
     rows = patterns.set_index("mixer")
-    assert rows.loc["mamba", "paper"] == "key (d 32); query (d 64, d 128, d 256); not learnt (d 16)"
+    assert rows.loc["mamba", "paper"] == "query (d 16, d 64, d 128, d 256); key (d 32)"
     assert rows.loc["attention", "paper"] == "value (d 32, d 64, d 128, d 256); not learnt (d 16)"
     assert rows.loc["h3", "paper"] == "not learnt (d 16, d 32, d 64, d 128, d 256)"
-    assert rows.loc["mamba", ["main", "learnt", "same"]].tolist() == ["restored_query", 4, 4]
+    assert rows.loc["mamba", ["main", "learnt", "same"]].tolist() == ["restored_query", 5, 5]
     assert rows.loc["h3", "learnt"] == 0
     assert rows.loc["h3", "main"] == ""
     elsewhere = compare("ar", papers_own("ar"), "laptop").patterns.set_index("mixer")
-    assert elsewhere.loc["mamba", "same"] == 3  # widths mean something else there, so the commonest place counts
+    assert elsewhere.loc["mamba", "same"] == 4  # widths mean something else there, so the commonest place counts
 
 
 def test_seeds_are_averaged_and_their_range_is_kept() -> None:
@@ -97,7 +103,8 @@ def test_a_run_without_effects_is_restored_in_no_place() -> None:
 def test_many_runs_are_counted() -> None:
     patterns = compare("ar_mamba_inside", papers_own("ar_mamba_inside"), "paper").patterns
     assert patterns["paper"].tolist() == [
-        "conv 1 at value (d 32 lr 0.01); conv 0 at next key (9 models); not learnt (20 models)"
+        "conv 0 at next key (12 models); conv 1 at value (d 32 lr 0.01); nowhere (d 32 lr 0.001, d 128 lr 0.0003); "
+        "not learnt (15 models)"
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from mecheval.paper.estimates import LEVEL, MANY, PRIOR, SPREAD, Estimate, Part, Tally, estimate, from_paper, student
-from mecheval.paper.questions import DOCUMENTS, TOLERANCE
+from mecheval.paper.limits import DOCUMENTS, USUAL
 
 DRAWS = 500
 WRONG = stats.binom.ppf(0.999, DRAWS, 1 - LEVEL) / DRAWS
@@ -38,7 +38,7 @@ def beside_the_paper(ours: float, paper: float, seeds: int, spread: float) -> di
     """A claim about a number, which the paper drew once from its own truth."""
 
     def part(runs: Runs, theirs: Runs) -> Part:
-        return Part("", from_paper(runs, DOCUMENTS, theirs[0], DOCUMENTS), -TOLERANCE, TOLERANCE)
+        return Part("", from_paper(runs, DOCUMENTS, theirs[0], DOCUMENTS), -USUAL.tolerance, USUAL.tolerance)
 
     return states((ours, seeds), (paper, 1), spread, part)
 
@@ -95,7 +95,10 @@ def test_seeds_that_learn_or_not_by_chance() -> None:
     for _ in range(DRAWS):
         p = random.choice([0.05, 0.8], MANY + 1)
         *ours, paper = (random.binomial(DOCUMENTS, p) / DOCUMENTS).tolist()
-        wrong += Part("", from_paper(ours, DOCUMENTS, paper, DOCUMENTS), -TOLERANCE, TOLERANCE).state(1) == "fails"
+        wrong += (
+            Part("", from_paper(ours, DOCUMENTS, paper, DOCUMENTS), -USUAL.tolerance, USUAL.tolerance).state(1)
+            == "fails"
+        )
     assert wrong / DRAWS <= 0.25  # three alike, and the paper's another: 2 / 16, and no interval can know
 
 
@@ -112,5 +115,5 @@ def test_shares_of_runs(hits: int, of: int) -> None:
 
 
 def test_one_of_many_parts_needs_more_to_fail() -> None:
-    part = Part("", Estimate(0.0, 0.01, 100, MANY), low=0.22)
+    part = Part("", Estimate(0.0, 0.01, ((0.0, 97),)), low=0.22)
     assert (part.state(1), part.state(10)) == ("fails", "unsure")

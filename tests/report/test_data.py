@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
 from mecheval.figures.vegalite import text_of
+from mecheval.paper.claims import all_claims
 from mecheval.report import report_data, write_report
 from mecheval.report.documents import explored
 from mecheval.report.runs import best_runs, flat, run_frame
@@ -173,9 +175,12 @@ def test_mechanisms_over_time_are_of_runs_that_have_them(page: dict[str, Any]) -
 def test_the_comparison_names_the_scale_and_judges_claims(page: dict[str, Any]) -> None:
     study, *_ = page["comparison"]["studies"]
     assert study["study"] == "ar"
-    claims, untested = page["comparison"]["claims"], page["comparison"]["untested"]
-    assert "not tested" not in {claim["outcome"] for claim in claims}
-    assert len(claims) + untested > 0
+    claims, counted = page["comparison"]["claims"], page["comparison"]["counted"]
+    outcomes = Counter(claim["outcome"] for claim in claims)
+    assert "not tested" not in outcomes
+    said = {word: int(number) for number, word in re.findall(r"(\d+) (\w+ ?\w+)(?=[,.])", counted.partition(": ")[2])}
+    assert {outcome: said.get(outcome, 0) for outcome in outcomes} == dict(outcomes)
+    assert sum(said.values()) == len(all_claims())  # as many as the command judges
     assert None not in study["cells"]["ours"]
     assert page["about"]["scale"] == "laptop"
 

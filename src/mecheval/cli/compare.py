@@ -47,9 +47,8 @@ def compare(
     with loading():
         from mecheval import studies
         from mecheval.cli.show.studies import comparison_parts
-        from mecheval.paper import compare_study
+        from mecheval.paper import compare_studies
         from mecheval.store.location import open_published
-        from mecheval.store.store import snapshot_of
 
     kind = format_of(csv=csv, json=as_json, latex=latex, markdown=markdown)
     if study in standings.SHOWN:
@@ -64,17 +63,7 @@ def compare(
         raise UnknownName("table", str(table), TABLES)
     with aside.status("reading"):
         names = studies.PAPER if study == ALL else [study]
-        opened = open_published(store)
-        grids = {}
-        for name in names:
-            n = studies.seeds_in(studies.STUDIES[name], scale, opened) if seeds is None else seeds
-            grids[name] = studies.study_points(studies.STUDIES[name], scale, n)
-        asked = {point.config.id for points in grids.values() for point in points}
-        opened = snapshot_of(opened, "effects", "verdicts", among=asked)
-        compared = [
-            compare_study(studies.study_table(studies.STUDIES[name], points, opened), points, scale)
-            for name, points in grids.items()
-        ]
+        compared = compare_studies(names, open_published(store), scale, seeds)
     if as_json:
         print_json([_data(one, scale, table) for one in compared])
     elif kind is not None and (csv or table not in (None, "claims")):
@@ -108,15 +97,11 @@ def _data(one: Compared, scale: str, table: str | None) -> dict[str, Any]:
 
 
 def _claims(compared: list[Compared], kind: str) -> str:
-    """The claims that were tested, one per row, then the number of those that were not."""
-    import pandas as pd
+    """The claims that were tested, one per row, then how many have which outcome."""
+    from mecheval.paper import claims_frame, counted
 
     claims = [claim for one in compared for claim in one.claims]
-    tested = [one for one in claims if one.outcome != "not tested"]
-    rows = [(one.says, one.outcome, str(one.seeds), one.evidence) for one in tested]
-    table = formatted(pd.DataFrame(rows, columns=["claim", "outcome", "seeds", "numbers"]), kind)
-    comment = "% " if kind == "latex" else ""
-    return f"{table}\n{comment}{len(claims) - len(tested)} of {len(claims)} claims are not tested yet.\n"
+    return f"{formatted(claims_frame(claims), kind)}\n{'% ' * (kind == 'latex')}{counted(claims)}\n"
 
 
 def _frame(compared: list[Compared], table: str | None) -> pd.DataFrame:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mecheval.paper import questions as limits
-from mecheval.paper.answers import Outcome, ask
-from mecheval.paper.numbers import PUBLISHED, Setting, claims, published, settings_of
-from mecheval.paper.questions import BENEFITS, LEARNT, Layer, Not, Number, Question, Runs, Second, Side, Sides, Where
-from mecheval.plain import parse_yaml
-from mecheval.studies import STUDIES, StudyTable
+from mecheval.paper.claims import all_claims
+from mecheval.paper.judging import Judged, Spread, judge_claims, spreads_in
+from mecheval.paper.limits import BENEFITS, USUAL
+from mecheval.paper.numbers import PUBLISHED, Setting, published, settings_of
+from mecheval.store import Store
+from mecheval.store.store import snapshot_of
+from mecheval.studies import STUDIES, StudyTable, seeds_in, study_points, study_table
 from mecheval.studies.table import GAP
-from mecheval.sweep import Point
+from mecheval.sweep.driver import rows_of
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
@@ -25,18 +24,11 @@ if TYPE_CHECKING:  # slow to import
 
 CELLS = ("mixer", "lr", "d_model", "quantity", "ours", "low", "high", "seeds", "paper", "difference")
 PATTERNS = ("mixer", "ours", "paper", "main", "learnt", "same")
+FLOOR = 0.1
+"""Likelihood below which a number counts as near zero: two numbers there agree whatever the models do."""
 NOT_LEARNT, NOWHERE = "not learnt", "nowhere"
 SPELT_OUT = 6
 """Largest number of models that a pattern names; of more, it gives the count."""
-LEVEL = "A level at one width, which depends on the size of the task and the length of training."
-"""Why some claims have no test at a smaller scale, where our runs are compared only with each other."""
-KINDS = {kind.__name__.lower(): kind for kind in (Number, Runs, Sides, Second, Layer)}
-WORDS = vars(limits) | {
-    "number": f"within {100 * limits.TOLERANCE:g} points",
-    "guessing": f"at most {100 * limits.NEAR_FLOOR:g} points above guessing among the document's values",
-    "learnt": f"{100 * limits.LEARNT:g} points",
-}  # fmt: skip
-"""Replacements for the names in braces in the description of a test."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +51,17 @@ class Comparison:
     def titles(self) -> dict[str, str]:
         return _titles(self.study)
 
+    @property
+    def agreement(self) -> str:
+        """How many numbers agree: of those above the floor on either side, and of those near zero on both."""
+        both = self.cells.dropna(subset=["difference"])
+        near = both["difference"].abs() <= USUAL.tolerance + 1e-9
+        above = both[["ours", "paper"]].max(axis=1) >= FLOOR
+        return (
+            f"{(near & above).sum()} of {above.sum()} numbers that are {FLOOR:.0%} or more on either side are within "
+            f"{100 * USUAL.tolerance:g} points; {(~above).sum()} others are near zero on both sides."
+        )
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -66,15 +69,31 @@ class Compared:
 
     table: StudyTable
     settings: dict[str, Setting]
+    spreads: dict[str, Spread]
     comparison: Comparison
     claims: list[Judged]
 
 
-def compare_study(table: StudyTable, points: Sequence[Point], scale: str) -> Compared:
-    """A study's table, whose runs are `points`, beside the paper's numbers and claims."""
-    name, frame, settings = table.study.name, table.best().frame, settings_of(point.config for point in points)
-    judged = judge_claims({name: frame}, scale, {name: settings})
-    return Compared(table, settings, compare(name, frame, scale), judged)
+def compare_studies(names: Sequence[str], store: Store, scale: str, seeds: int | None = None) -> list[Compared]:
+    """Studies beside the paper's numbers and claims, by the runs of a store: with seeds 0, 1, ..., or all it has."""
+    also = (other for claim in all_claims() if claim.study in names for other in claim.also)
+    grids = {}
+    for name in dict.fromkeys([*names, *also]):
+        n = seeds_in(STUDIES[name], scale, store) if seeds is None else seeds
+        grids[name] = study_points(STUDIES[name], scale, n)
+    store = snapshot_of(store, "effects", "verdicts", among={p.config.id for points in grids.values() for p in points})
+    tables = {name: study_table(STUDIES[name], points, store) for name, points in grids.items()}
+    frames = {name: table.best().frame for name, table in tables.items()}
+    settings = {name: settings_of(point.config for point in points) for name, points in grids.items()}
+    spreads = spreads_in(rows_of(store), [setting for each in settings.values() for setting in each.values()])
+    judged = judge_claims(frames, scale, settings, spreads)
+    return [
+        Compared(
+            tables[name], settings[name], {task: spreads[task] for task in settings[name]},
+            compare(name, frames[name], scale), [one for one in judged if one.study == name],
+        )
+        for name in names
+    ]  # fmt: skip
 
 
 def compare(study: str, frame: pd.DataFrame, scale: str) -> Comparison:
@@ -135,7 +154,7 @@ def _places(study: str, frame: pd.DataFrame) -> list[_Run]:
         name = f"d {row['d_model']}" + (f" lr {row['lr']:g}" if "lr" in figure.axes else "")
         gap = row["original"] - row["corrupted"]
         top = max(figure.places, key=lambda place: row[place])
-        if not gap > LEARNT:
+        if not gap > USUAL.lost:
             top = NOT_LEARNT
         elif any(math.isnan(row[place]) for place in figure.places):
             continue  # the run has scores, but not these effects
@@ -165,97 +184,3 @@ def _in_words(study: str, runs: list[_Run]) -> str:
         f"{place} ({', '.join(names) if len(names) <= SPELT_OUT else f'{len(names)} models'})"
         for place, names in by_place.items()
     )
-
-
-class Form(NamedTuple):
-    """A test of a claim: its description, and questions that must all hold."""
-
-    words: str
-    questions: tuple[Question, ...]
-
-
-class ClaimTest(NamedTuple):
-    """What a claim about a study says, and how it is tested at the paper's scale and, if possible, at a smaller one."""
-
-    study: str
-    says: str
-    paper: Form
-    smaller: Form | None
-
-
-@cache
-def claim_tests() -> dict[str, ClaimTest]:
-    """The test of each claim, in the order of the paper."""
-    found = parse_yaml(files(__package__).joinpath("claims.yaml").read_text(encoding="utf-8"))
-    tests = {}
-    for claim, data in found.items():
-        paper, smaller = (_form(data.get("any") or data.get(scale)) for scale in ("paper", "smaller"))
-        assert paper is not None, f"{claim} has no test at the paper's scale"
-        tests[claim] = ClaimTest(data["study"], data["says"], paper, smaller)
-    return tests
-
-
-def _form(data: Mapping[str, Any] | None) -> Form | None:
-    return (
-        None
-        if data is None
-        else Form(data["words"].format(**WORDS), tuple(_question(**each) for each in data["questions"]))
-    )
-
-
-def _question(ask: str, **data: Any) -> Question:
-    read: dict[str, Callable[[Any], Any]] = {
-        "where": _where, "least": WORDS.__getitem__, "below": WORDS.__getitem__,
-        "sides": lambda sides: tuple(Side(**{**side, "where": _where(side["where"])}) for side in sides),
-    }  # fmt: skip
-    question: Question = KINDS[ask](**{name: read.get(name, _plain)(value) for name, value in data.items()})
-    return question
-
-
-def _where(data: Mapping[str, Any]) -> Where:
-    if "not" in data:
-        return Not({axis: _plain(value) for axis, value in data["not"].items()})
-    return {axis: _plain(value) for axis, value in data.items()}
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A claim in a sentence, how it was tested, and the outcome with its evidence and the seeds that it rests on."""
-
-    claim: str
-    says: str
-    study: str
-    where: str
-    setting: str
-    said: str
-    tested: str
-    outcome: Outcome
-    evidence: str
-    seeds: int
-
-
-def judge_claims(
-    frames: Mapping[str, pd.DataFrame], scale: str, settings: Mapping[str, Mapping[str, Setting]]
-) -> list[Judged]:
-    """Judge the claims about these studies; `mecheval.paper.estimates` explains the rule.
-
-    `frames` holds each study's table of chosen runs, `settings` each study's settings by task (`settings_of`).
-    """
-    judged = []
-    for claim in claims():
-        study, says, paper, smaller = claim_tests()[claim.id]
-        if study not in frames:
-            continue
-        about = (claim.id, says, study, claim.where, claim.setting, claim.said)
-        form = paper if scale == "paper" else smaller
-        if form is None:
-            judged.append(Judged(*about, f"at the paper's scale only: {paper.words}", "not tested", LEVEL, 0))
-            continue
-        floor = settings[study]["ar"].guessing if "ar" in settings[study] else math.nan
-        documents = min(setting.documents for setting in settings[study].values())
-        judged.append(Judged(*about, form.words, *ask(form.questions, frames[study], floor, documents)))
-    return judged

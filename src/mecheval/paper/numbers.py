@@ -43,22 +43,6 @@ PUBLISHED = {
 """The published cells by study; other figures have numbers only in the text, which are claims."""
 
 
-class Claim(NamedTuple):
-    """A sentence of the paper: its section or figure, the setting it is about, and what it says."""
-
-    id: str
-    where: str
-    setting: str
-    quantity: str
-    value: str
-    note: str
-
-    @property
-    def said(self) -> str:
-        """What the paper says, in one line; numbers are percentages."""
-        return f"{self.quantity}: {self.value}{f' ({self.note})' if self.note else ''}"
-
-
 def published(study: str) -> pd.DataFrame:
     """The cells of a study's figure, a row each: mixer, d_model, (lr,) and the quantities as fractions."""
     import pandas as pd
@@ -70,12 +54,6 @@ def published(study: str) -> pd.DataFrame:
     if "lr" in frame:
         frame["lr"] = frame["lr"].map(float)
     return frame.assign(d_model=frame["d_model"].map(int), mixer=frame.get("mixer", "mamba"))
-
-
-def claims() -> list[Claim]:
-    """All claims, in the paper's order."""
-    with files(__package__).joinpath("claims.csv").open() as file:
-        return [Claim(**row) for row in csv.DictReader(file)]
 
 
 @dataclass(frozen=True)

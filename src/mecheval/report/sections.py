@@ -17,14 +17,13 @@ from mecheval.figures.mechanisms import TITLE
 from mecheval.figures.mixers import mixers
 from mecheval.figures.over_time import mechanism_over_time
 from mecheval.figures.vegalite import Spec
-from mecheval.paper import Setting, compare_study
-from mecheval.paper.numbers import claims as published_claims
+from mecheval.paper import Judged, Setting, compare_studies, counted
 from mecheval.paper.standings import panels, standings
 from mecheval.report.page import EXACT, FIELDS, columns, field_texts, levels, page_spec, tidy
 from mecheval.store import Store
 from mecheval.store.published import Published
 from mecheval.store.store import Snapshot, snapshot_of
-from mecheval.studies import STUDIES, Study, StudyTable, study_points, study_table, with_seed
+from mecheval.studies import PAPER, STUDIES, Study, StudyTable, study_points, study_table, with_seed
 from mecheval.studies.axes import NAMES, ordered, say
 from mecheval.studies.finding import finding
 from mecheval.studies.placing import HEADS, Placing, is_small, legend
@@ -236,30 +235,28 @@ def training_data(frame: pd.DataFrame, store: Snapshot, history: pd.DataFrame) -
     return {"runs": len(store.probed), "shown": len(shown), "chips": chips}, [page_spec(chart, axes)]
 
 
-def comparison_data(studies: Sequence[Found], scale: str) -> dict[str, Any]:
-    """For each study with numbers of ours its settings, cells and patterns beside the paper's; and the claims.
+def comparison_data(studies: Sequence[Found], store: Store, scale: str) -> dict[str, Any]:
+    """For each study with numbers of ours its settings, cells and patterns beside the paper's; and all claims.
 
-    Only what the store can say something about is listed: claims that it cannot test are counted.
+    Claims are judged as `mecheval compare all` does, with all runs of the store, and those that it cannot test counted.
     """
-    compared, claims = [], []
-    for found in studies:
-        study, one = found.table.study, compare_study(found.table, found.points, scale)
-        claims += one.claims
+    if not any(found.table.study.name in PAPER for found in studies):
+        return {"studies": [], "claims": [], "counted": ""}
+    shown, claims = [], list[Judged]()
+    for one in compare_studies(PAPER, store, scale):
+        study, claims = one.table.study, claims + one.claims
         cells, patterns = one.comparison.cells, one.comparison.patterns
         cells, patterns = cells[cells["ours"].notna()], patterns[patterns["ours"].astype(bool)]
         if cells.empty and patterns.empty and all(claim.outcome == UNTESTED for claim in one.claims):
             continue
-        compared.append({
+        shown.append({
             "study": study.name, "figure": study.figure, "question": study.question,
             "settings": [
                 {"task": task.upper(), "ours": ours.describe(), "paper": Setting.paper(task).describe()}
                 for task, ours in one.settings.items()
             ],
+            "agreement": one.comparison.agreement if len(cells) else "",
             "cells": columns(cells, cells.columns), "patterns": columns(patterns, patterns.columns),
         })  # fmt: skip
-    order = [claim.id for claim in published_claims()]
-    tested = sorted(
-        (claim for claim in claims if claim.outcome != UNTESTED), key=lambda claim: order.index(claim.claim)
-    )
-    listed = tidy([asdict(claim) for claim in tested], EXACT)
-    return {"studies": compared, "claims": listed, "untested": len(claims) - len(tested)}
+    tested = [{**asdict(claim), "rests": claim.rests} for claim in claims if claim.outcome != UNTESTED]
+    return {"studies": shown, "claims": tidy(tested, EXACT), "counted": counted(claims)}

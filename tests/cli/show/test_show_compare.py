@@ -5,7 +5,8 @@ from rich.console import Console, RenderableType
 
 from mecheval.cli.show import studies as show
 from mecheval.config import run_config
-from mecheval.paper import Judged, Setting, compare
+from mecheval.paper import Judged, Setting, compare, counted
+from mecheval.paper.judging import Spread
 from paper.tables import put, settings, table
 
 NUMBERS = {"original": 0.9, "corrupted": 0.1, "restored_key": 0.1, "restored_value": 0.85, "restored_query": 0.1}
@@ -72,8 +73,8 @@ def test_how_close_is_told_at_the_papers_scale_only() -> None:
     about = f"{show.NUMBERS} The paper's are means over 320 documents."
     assert show.cells_text(compare("ar", frame, "laptop")).plain == about
     assert show.cells_text(compare("ar", frame, "paper")).plain == (
-        f"{about} 4 of 5 numbers are within 10 points; "
-        "the largest difference is -14.9 (attention, d_model 64, restored at value)."
+        f"{about} 4 of 5 numbers that are 10% or more on either side are within 10 points; 0 others are near zero on "
+        "both sides. The largest difference is -14.9 (attention, d_model 64, restored at value)."
     )
 
 
@@ -123,14 +124,28 @@ def test_how_much_of_the_grid_is_there() -> None:
 
 
 def test_claims() -> None:
+    about = ("ar", "4.2", "accuracy 1", "it is tested")
     judged = [
-        Judged("one", "It [b]is[/b].", "ar", "4.2", "AR", "acc: 1", "it is tested", "contradicted", "d 64: 10 %.", 3),
-        Judged("two", "It is not.", "ar", "4.3", "AR", "accuracy: 1", "so", "not tested", "why", 0),
+        Judged("one", "It [b]is[/b].", *about, "contradicted", "Fails: d 64.", "w", "3", "64", "", "reproduced", "f"),
+        Judged("two", "It is not.", *about),
     ]
-    assert show.claims_text(judged).plain == "2 claims of the paper: 1 contradicted, 1 not tested"
-    assert printed(show.claims_table(judged))[:4] == [
-        "contradicted It [b]is[/b]. (section 4.2)",
+    assert counted(judged) == "2 claims of the paper: 1 contradicted, 1 not tested."
+    assert printed(show.claims_table(judged))[:9] == [
+        "contradicted It [b]is[/b]. (4.2)",
+        "paper accuracy 1",
         "tested it is tested",
-        "found d 64: 10 %.",
+        "found Fails: d 64.",
+        "rests on 3 seeds, width 64",
+        "most reproduced if it is enough that most parts hold",
+        "limits f",
         "",
+        "not tested It is not. (4.2)",
     ]
+
+
+def test_the_spread_between_seeds_is_said() -> None:
+    said = show.spreads_text({"ar": Spread(0.318, 2, 1), "atr": Spread(0.17, 5, 0)}).plain
+    assert said == (
+        "Spread between seeds, on the logit scale: 0.32 in AR (2 settings of three seeds or more; in 1 more, some "
+        "seeds learn and some do not), 0.17 in ATR (5 settings of three seeds or more)."
+    )

@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mecheval.cli.show import plain_table, score
-from mecheval.paper import OUTCOMES, Compared, Comparison, Judged, Setting
+from mecheval.paper import Compared, Comparison, Judged, Setting, counted
+from mecheval.paper.judging import Spread
+from mecheval.paper.limits import USUAL
 from mecheval.paper.numbers import PUBLISHED
-from mecheval.paper.questions import LEARNT, TOLERANCE
 from mecheval.studies import Study, StudyTable
 from mecheval.studies.axes import say
 from mecheval.studies.table import GAP
@@ -157,7 +158,9 @@ def comparison_parts(one: Compared, scale: str, wanted: str | None, width: int) 
     tables = {
         "cells": (cells_text(comparison), "", cells_table(comparison, width)) if len(comparison.cells) else (),
         "patterns": (patterns_table(comparison),) if len(comparison.patterns) else (),
-        "claims": (claims_text(one.claims), "", claims_table(one.claims)) if one.claims else (),
+        "claims": (Text(counted(one.claims)), spreads_text(one.spreads), "", claims_table(one.claims))
+        if one.claims
+        else (),
     }
     for name, parts in tables.items():
         if parts and wanted in (None, name):
@@ -193,12 +196,10 @@ def cells_text(comparison: Comparison) -> Text:
     about = f"{NUMBERS} The paper's are means over {PUBLISHED[comparison.study].documents} documents."
     if comparison.scale != "paper" or both.empty:
         return Text(about)
-    near = (both["difference"].abs() <= TOLERANCE + 1e-9).sum()
     worst = both.loc[both["difference"].abs().idxmax()]
     return Text(
-        f"{about} {near} of {len(both)} numbers are within {100 * TOLERANCE:g} points; the largest difference is "
-        f"{_points(worst['difference'])} ({worst['mixer']}, d_model {worst['d_model']}, "
-        f"{comparison.titles[worst['quantity']]})."
+        f"{about} {comparison.agreement} The largest difference is {_points(worst['difference'])} ({worst['mixer']}, "
+        f"d_model {worst['d_model']}, {comparison.titles[worst['quantity']]})."
     )
 
 
@@ -249,7 +250,9 @@ def _lines(row: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def patterns_table(comparison: Comparison) -> Table:
     """Where runs that learnt are restored most, ours and the paper's."""
-    title = f"Where models that learnt (original - corrupted above {100 * LEARNT:g} points) are restored most:"
+    title = (
+        f"Where models are restored most, if the corruption loses more than {100 * USUAL.lost:g} point of likelihood:"
+    )
     table = Table(box=None, header_style="bold", pad_edge=False, title=Text(title), title_justify="left", expand=True)
     table.title_style = ""
     for name in ("mixer", "ours", "paper", "same place"):
@@ -260,25 +263,33 @@ def patterns_table(comparison: Comparison) -> Table:
     return table
 
 
-def claims_text(judged: Sequence[Judged]) -> Text:
-    """How many claims have which outcome."""
-    counts = Counter(one.outcome for one in judged)
-    parts = [Text(f"{counts[outcome]} {outcome}", STYLES[outcome]) for outcome in OUTCOMES if counts[outcome]]
-    return Text.assemble(f"{len(judged)} claim{'s' if len(judged) > 1 else ''} of the paper: ", Text(", ").join(parts))
-
-
 def claims_table(judged: Sequence[Judged]) -> Table:
-    """Each claim with its outcome, what was tested, and the evidence."""
+    """Each claim with its outcome, what the paper says and we found, what that rests on, and what is missing."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column()
     for number, one in enumerate(judged):
         if number:
             table.add_row()
-        table.add_row(Text(one.outcome, STYLES[one.outcome]), Text(f"{one.says} (section {one.where})", "bold"))
-        table.add_row("  tested", Text(one.tested))
-        table.add_row("  found", Text(one.evidence))
+        table.add_row(Text(one.outcome, STYLES[one.outcome]), Text(f"{one.says} ({one.where})", "bold"))
+        lines = {
+            "paper": one.paper, "tested": one.tested, "found": one.evidence, "rests on": one.rests,
+            "missing": one.needs, "most": one.lenient and f"{one.lenient} if it is enough that most parts hold",
+            "limits": one.flips,
+        }  # fmt: skip
+        for name, text in lines.items():
+            if text:
+                table.add_row(f"  {name}", Text(text))
     return table
+
+
+def spreads_text(spreads: Mapping[str, Spread]) -> Text:
+    """How much seeds are taken to differ."""
+    said = []
+    for task, spread in spreads.items():
+        split = f"; in {spread.split} more, some seeds learn and some do not" * bool(spread.split)
+        said.append(f"{spread.value:.2f} in {task.upper()} ({spread.settings} settings of three seeds or more{split})")
+    return Text(f"Spread between seeds, on the logit scale: {', '.join(said)}.")
 
 
 def _percent(value: float) -> str:

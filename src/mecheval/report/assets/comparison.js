@@ -7,16 +7,21 @@ const OUTCOMES = {
   reproduced: "Reproduced: ", contradicted: "Contradicted: ", inconclusive: "Not decided yet: ",
 };
 
+// What a claim rests on, with titles.
+const CLAIM = {
+  where: "section", paper: "the paper", tested: "tested", evidence: "found", needs: "missing", lenient: "if most is enough",
+  flips: "with other limits",
+};
+
 // A claim of the paper as a sentence, and what we found.
 function claimItem(claim) {
   const outcome = Object.keys(OUTCOMES).find((each) => claim.outcome.startsWith(each)) ?? "inconclusive";
   const where = claim.outcome.slice(outcome.length).trim();
   return el("li", { class: "claim" },
     el("p", {}, el("strong", { class: `o-${outcome}` }, `${SIGNS[outcome]} ${where ? `${OUTCOMES[outcome].slice(0, -2)} ${where}: ` : OUTCOMES[outcome]}`), claim.says),
-    el("p", { class: "quiet" }, `${claim.evidence} (${plural(claim.seeds, "seed")})`),
-    folded("What the paper says, and how it was tested", () => el("dl", { class: "pairs" },
-      el("dt", {}, `section ${claim.where}`), el("dd", {}, claim.said), el("dt", {}, "the paper"), el("dd", {}, claim.setting),
-      el("dt", {}, "tested"), el("dd", {}, claim.tested))));
+    el("p", { class: "quiet" }, `${claim.ours || claim.evidence} (${claim.rests})`),
+    folded("What the paper says, how it was tested, and what is missing", () => el("dl", { class: "pairs" },
+      Object.entries(CLAIM).filter(([name]) => claim[name]).map(([name, title]) => [el("dt", {}, title), el("dd", {}, claim[name])]))));
 }
 
 function cellsTable(study) {
@@ -73,10 +78,11 @@ function comparisonSection() {
       el("h3", {}, "What the paper says, and what we found"),
       el("ul", { class: "claims" }, comparison.claims.map(claimItem)),
     ],
-    comparison.untested > 0 && el("p", { class: "quiet" }, `${plural(comparison.untested, "other claim")} of the paper cannot be tested with these runs yet.`),
+    comparison.counted && el("p", { class: "quiet" }, comparison.counted),
     numbers.map((study) => [
       el("h3", {}, `Numbers of figure ${study.figure}`),
       el("p", {}, "Likelihood of the right answer: for the original document, for the corrupted one, and after patching in one clean activation; differences in percentage points."),
+      study.agreement && el("p", {}, study.agreement),
       folded("Where models that learnt are restored most", () => patternsTable(study), { open: true }),
       cellsTable(study),
     ]),
