@@ -12,7 +12,7 @@ from mecheval.errors import UserError
 from mecheval.evaluation.known import MECHANISMS, Known
 from mecheval.intervene import Circuit, Wiring, circuits
 from mecheval.intervene.circuits import SIZES
-from mecheval.intervene.grid import MEASURES
+from mecheval.intervene.reading import MEASURES
 from mecheval.model.handmade import handmade
 from mecheval.types import Batch
 

@@ -15,8 +15,8 @@ from mecheval.errors import UserError
 from mecheval.intervene import Intervention, Mean, Take, Zero, ablate, capture, interchange, patch
 from mecheval.intervene import effects as effects_module
 from mecheval.intervene import grid as grid_module
-from mecheval.intervene.grid import read_each
 from mecheval.intervene.places import positions
+from mecheval.intervene.reading import read_each
 from mecheval.types import NOWHERE, Batch
 
 COLUMNS = [

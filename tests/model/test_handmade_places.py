@@ -12,8 +12,8 @@ import torch
 import mecheval as me
 from mecheval.errors import UserError
 from mecheval.intervene import Intervention, Take, capture, patch
-from mecheval.intervene.grid import likelihood
 from mecheval.intervene.places import Roles
+from mecheval.intervene.reading import likelihood
 from mecheval.model import LM
 from mecheval.model.handmade import handmade
 from mecheval.tasks import Task, build_task

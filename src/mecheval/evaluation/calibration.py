@@ -27,9 +27,9 @@ from mecheval.analysis.runs import alone
 from mecheval.errors import UnknownName, UserError, shown
 from mecheval.evaluation.known import GUESSERS, MECHANISMS, Known
 from mecheval.intervene import interchange, verdict
-from mecheval.intervene.grid import likelihood
 from mecheval.intervene.intervals import mean_interval
 from mecheval.intervene.mechanism import NO_NAME, Finding, Rule
+from mecheval.intervene.reading import likelihood
 from mecheval.mixers import BUILT_IN
 from mecheval.model import LM
 from mecheval.model.handmade import handmade

@@ -32,8 +32,9 @@ from mecheval.intervene.effects import (
     document_slices,
     summarise,
 )  # fmt: skip
-from mecheval.intervene.grid import MEASURES, Likelihoods, Measure, read
+from mecheval.intervene.grid import Likelihoods
 from mecheval.intervene.places import Listener, Roles, answering, evaluating, listening, place, positions
+from mecheval.intervene.reading import MEASURES, Measure, read
 from mecheval.model import LM
 from mecheval.types import NOWHERE, Batch, has_role
 

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError, shown
 from mecheval.intervene.effects import BUDGET_MB, check_same, cut_after_prediction, document_slices
-from mecheval.intervene.grid import MEASURES, Measure, likelihood
 from mecheval.intervene.places import Listener, Roles, answering, attach_hook, evaluating, listening, positions
+from mecheval.intervene.reading import MEASURES, Measure, likelihood
 from mecheval.model import LM
 from mecheval.ops.queries import take
 from mecheval.types import NOWHERE, Batch, joined

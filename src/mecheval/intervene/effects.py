@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene.edits import Edit, Take, edit_of
 from mecheval.intervene.gather import MIN_GAP, gather
-from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, read, right, run_edits
+from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, run_edits
 from mecheval.intervene.mechanism import Depths, depths_of
 from mecheval.intervene.places import STATE, Answering, Roles, answering, evaluating, place, positions
+from mecheval.intervene.reading import read, right
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import NOWHERE, Batch, Direction

@@ -28,7 +28,7 @@ from mecheval.intervene.mechanism import (
     value_first,
     words,
 )
-from mecheval.intervene.trial import TOGETHER, ratio
+from mecheval.intervene.trial import TOGETHER, WORTH_SAYING, ratio
 from mecheval.lazy import later
 from mecheval.types import Meaning
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-WORTH_SAYING = 0.05
-"""Smallest share of a single position that a sentence mentions."""
 
 
 @dataclass(frozen=True, eq=False)

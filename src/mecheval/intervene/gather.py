@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mecheval.intervene.grid import answer_likelihood, likelihood, right
 from mecheval.intervene.mechanism import Cell, Depths, Finding, Rule, retrieving, route
 from mecheval.intervene.places import NEAR
+from mecheval.intervene.reading import read_each
+from mecheval.intervene.readings import both
 from mecheval.intervene.trial import Trial, change
 from mecheval.sites import Site
-from mecheval.types import FRAMED, Batch, Meaning, first_of, has_role, joined, last_of
+from mecheval.types import FRAMED, Batch, Meaning, first_of, has_role, last_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,23 +105,20 @@ def gather(
         return None
     apart, far = _stand_apart(clean)
     rows = (far if far.sum() >= max(Rule().documents, int(apart.sum())) // 4 else apart).nonzero()[:, 0]
-    given, whole, spoilt = len(clean), clean[apart], corrupted[apart]
+    given, rest = len(clean), (apart & ~torch.isin(torch.arange(len(apart), device=apart.device), rows)).nonzero()[:, 0]
+    others, spoilt = clean[rest], corrupted[rest]
     clean, corrupted = clean[rows], corrupted[rows]
+    tried = Trial(model, clean, corrupted, depths, budget, at_once, seed)
     chance = chance_of(clean)
-    slices = [slice(first, first + at_once) for first in range(0, len(whole), at_once)]
-    if 2 * len(whole) <= at_once:  # few documents: one pass over all costs little more than over half of them
-        (found, lost), (hits, _) = likelihood(model, joined([whole, spoilt]), _both).view(2, 2, -1).numpy()
-    else:
-        (found, hits), (lost, _) = (
-            np.concatenate([likelihood(model, batch[some], _both).numpy() for some in slices], axis=1)
-            for batch in (whole, spoilt)
-        )
-    every = np.stack([found, hits, chance_of(whole), lost])
-    counts = torch.isin(apart.nonzero()[:, 0], rows).cpu().numpy()
-    tried = Trial(model, clean, corrupted, depths, budget, at_once, seed, found[counts], lost[counts])
+    every = [np.stack([tried.original, tried.right, chance, tried.lost["key"]])]
+    for first in range(0, len(rest), at_once):
+        some = slice(first, first + at_once)
+        known = read_each(model, {"": others[some], "key": spoilt[some]}, [], {}, at_once, both)
+        (found, hits), (lost, _) = known[""].likelihood.numpy(), known["key"].likelihood.numpy()
+        every.append(np.stack([found, hits, chance_of(others[some]), lost]))
     rule, inner = Rule(), None
     if meaning.value is not None and len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
-        tried.boundaries()
+        tried.boundaries(rule)
         path = route(tried.shares(), depths, rule, meaning)
         if not isinstance(path, Finding):
             tried.asked(retrieving(path))
@@ -130,13 +128,9 @@ def gather(
     return Evidence(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
-        chance, clean.index.cpu().numpy(), given, depths, inner, every, meaning, _distance(clean), tried.ahead,
+        chance, clean.index.cpu().numpy(), given, depths, inner, np.concatenate(every, axis=1), meaning,
+        _distance(clean), tried.ahead,
     )  # fmt: skip
-
-
-def _both(logits: Tensor, answers: Tensor) -> Tensor:
-    """(2, n) the likelihood of the answer, and whether it is the likeliest token."""
-    return torch.stack([answer_likelihood(logits, answers), right(logits, answers)])
 
 
 def _stand_apart(batch: Batch) -> tuple[Tensor, Tensor]:

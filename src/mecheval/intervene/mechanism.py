@@ -341,18 +341,30 @@ def stores(
     share: Shares, site: str, rule: Rule, meaning: Meaning
 ) -> tuple[tuple[str, ...], Literal["", "either", "split", "joint"]]:
     """The roles between key and query that hold the key at a site, and how they share the work."""
-    whole, no_store = share[Cell(site, "between")], (*meaning.kinds, meaning.query, RANDOM)
+    if (alone := stores_alone(share, site, rule, meaning)) is not None:
+        return alone
+    needed = {cell.role: value for cell, value in share.items()
+              if cell.site == site and (cell.corruption, cell.direction) == ("key", "destroy")
+              and cell.role not in _no_store(meaning) and value >= rule.carries}  # fmt: skip
+    return tuple(sorted(needed, key=lambda role: -needed[role])), "joint"
+
+
+def stores_alone(
+    share: Shares, site: str, rule: Rule, meaning: Meaning
+) -> tuple[tuple[str, ...], Literal["", "either", "split"]] | None:
+    """The same if single roles restore enough; None if only destroying each of them can tell."""
+    whole = share[Cell(site, "between")]
     alone = {cell.role: value / whole for cell, value in share.items()
              if cell.site == site and (cell.corruption, cell.direction) == ("key", "restore")
-             and cell.role not in no_store and value == value}  # fmt: skip
+             and cell.role not in _no_store(meaning) and value == value}  # fmt: skip
     ranked = sorted(alone, key=lambda role: -alone[role])
     enough = [role for role in ranked if alone[role] >= rule.alone]
     if enough:
         return tuple(enough), "either" if len(enough) > 1 else ""
     part = [role for role in ranked if alone[role] >= rule.trace / 2]
-    if sum(alone[role] for role in part) >= rule.enough:
-        return tuple(part), "split"
-    needed = {cell.role: value for cell, value in share.items()
-              if cell.site == site and (cell.corruption, cell.direction) == ("key", "destroy")
-              and cell.role not in no_store and value >= rule.carries}  # fmt: skip
-    return tuple(sorted(needed, key=lambda role: -needed[role])), "joint"
+    return (tuple(part), "split") if sum(alone[role] for role in part) >= rule.enough else None
+
+
+def _no_store(meaning: Meaning) -> tuple[str, ...]:
+    """Roles that are no places between key and query."""
+    return (*meaning.kinds, meaning.query, RANDOM)

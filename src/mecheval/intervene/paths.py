@@ -28,8 +28,9 @@ from mecheval.intervene.effects import (
     document_slices,
     summarise,
 )  # fmt: skip
-from mecheval.intervene.grid import MEASURES, Likelihoods, Measure, read, run_edits
+from mecheval.intervene.grid import Likelihoods, run_edits
 from mecheval.intervene.places import Listener, Roles, answering, evaluating, listening, positions
+from mecheval.intervene.reading import MEASURES, Measure, read
 from mecheval.model import LM
 from mecheval.types import Batch, has_role
 

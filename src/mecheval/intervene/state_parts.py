@@ -29,9 +29,10 @@ from mecheval.intervene.effects import (
     rows_of_documents,
     summarise,
 )  # fmt: skip
-from mecheval.intervene.grid import Likelihoods, answer_likelihood
+from mecheval.intervene.grid import Likelihoods
 from mecheval.intervene.memory import Form, Memory, form_of, run_mixer, seen_by
 from mecheval.intervene.places import STATE, Listener, evaluating, listening, positions
+from mecheval.intervene.reading import answer_likelihood
 from mecheval.intervene.state import Pass, check_layer, one_pass
 from mecheval.model import LM
 from mecheval.sites import Site, taps

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mecheval.intervene.edits import Edit, Take
-from mecheval.intervene.grid import Observed, answer_likelihood, likelihood, read, read_each, run_edits
+from mecheval.intervene.grid import run_edits
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
-from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, value_first
+from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, stores_alone, value_first
 from mecheval.intervene.others import other_queries, other_values
 from mecheval.intervene.places import named_between, positions
+from mecheval.intervene.reading import Observed, answer_likelihood, read
+from mecheval.intervene.readings import Readings
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.sites import Site
@@ -27,6 +29,9 @@ FEW, MOST_OPERATIONS = 64, 400
 """Number of documents with which the operations inside a custom mixer are searched, and most operations tried."""
 WORTH_NAMING = 0.1
 """Smallest share of what is lost that must be lost in the documents of a name, for the name to count."""
+WORTH_SAYING = 0.05
+"""Smallest share of a single position that a sentence mentions. Where the positions between key and query restore less
+together, single ones are not asked."""
 TOGETHER = "mixer.convs"
 """The part of a block that stands for all short convolutions of its layer, replaced at once."""
 AHEAD = 1e-3
@@ -49,8 +54,8 @@ def change(cell: Cell, edited: Floats, original: Floats, corrupted: Mapping[str,
 class Ask(NamedTuple):
     """Interventions at all combinations of some sites and roles."""
 
-    sites: Sequence[str]
-    roles: Sequence[str]
+    sites: tuple[str, ...]
+    roles: tuple[str, ...]
     corruption: str = "key"
     direction: str = "restore"
 
@@ -58,13 +63,13 @@ class Ask(NamedTuple):
 class Trial:
     """One model and its documents, with the interventions made so far.
 
-    `original` and `lost` (n,) are the likelihoods of the answer in the clean documents and with the key corrupted.
+    `original` and `lost` (n,) are the likelihoods of the answer in the clean documents and in corrupted ones, `right`
+    (n,) says in which clean documents the answer is the likeliest token.
     """
 
     def __init__(
-        self, model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int,
-        original: Floats, lost: Floats,
-    ) -> None:  # fmt: skip
+        self, model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int
+    ) -> None:
         self.model, self.clean, self.depths, self.budget, self.at_once = model, clean, depths, budget, at_once
         self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
         self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
@@ -73,7 +78,7 @@ class Trial:
         others = positions(clean, ["others", RANDOM], seed)
         self.where |= self.named | {role: at for role, at in others.items() if (at != NOWHERE).any()}
         self.roles = [role for role in self.where if role not in (*self.kinds, "body")]
-        self.batches = {"key": corrupted}
+        self.batches = {"": clean, "key": corrupted}
         if (other := other_values(clean)) is not None:
             self.batches["value"] = other
         meaning, self.meetings = clean.meaning, [KEY_FIRST]
@@ -82,24 +87,23 @@ class Trial:
             if float(before.double().mean()) > 0.5:
                 self.meetings.insert(0, value_first(meaning))
         self.ahead: int | None = None  # the first layer whose input depends on later tokens
-        self.original, self.lost = original, {"key": lost}
-        if other is not None:
-            parts = [likelihood(model, other[rows]).numpy() for rows in self.slices]
-            self.lost["value"] = np.concatenate([*parts, np.empty(0)])
+        self.readings = Readings(model, self.batches, self.slices, at_once, budget)
+        answered = self.readings.answered(list(self.batches))
+        self.original, self.right = answered.pop("")
+        self.lost = {name: likelihoods for name, (likelihoods, _) in answered.items()}
         self.found: dict[Cell, Floats] = {}
         self.sites: dict[str, Site] = {}
         self.together: dict[str, tuple[Site, ...]] = {}  # the sites that are replaced at once under one name
 
-    def boundaries(self) -> None:
-        """Replace every kind of positions, and every named position, at the input of every layer but the first."""
-        sites, every = self.depths.boundaries, [*self.kinds, *self.roles]
-        asks = [Ask(sites, every), Ask(sites, every, "key", "destroy"), Ask(sites, self.kinds, "key", "control")]
-        asks.append(Ask(self.depths.ends, self.kinds))
+    def boundaries(self, rule: Rule) -> None:
+        """Replace every kind of positions, and named positions that may matter, at the input of every later layer."""
+        sites = self.depths.boundaries
+        asks = [Ask(sites, self.kinds), Ask(sites, self.kinds, "key", "destroy"), Ask(self.depths.ends, self.kinds)]
         if "value" in self.batches:
-            asks.append(Ask(sites, ["question", "body"], "value"))
-        asks += [Ask(sites, [role], corruption) for role, corruption in self.meetings[:-1]]
+            asks.append(Ask(sites, ("question", "body"), "value"))
+        asks += [Ask(sites, (role,), corruption) for role, corruption in self.meetings[:-1]]
         self._run(*asks)
-        self._name_once(*sites)
+        self._names(sites, rule)
         if self.where["question"].shape[1] == 1:  # question and query coincide, so one number serves both
             for site, direction in itertools.product(sites, ("restore", "destroy")):
                 found = self.found[Cell(str(site), "question", "key", direction)]
@@ -115,14 +119,15 @@ class Trial:
         begins = self.depths.boundaries[layer - 1] if layer else first
         if not sites or other is None or begins is None:
             return
+        self.batches["query"] = other
         found, lost = [], []
-        for rows in self.slices:
+        for number, rows in enumerate(self.slices):
             where = {"question": self.where["question"][rows]}
-            batches = {"own": self.clean[rows], "theirs": other[rows]}
-            own, theirs = read_each(self.model, batches, [begins, *sites], where, self.at_once).values()
+            own, theirs = self.readings.of(["", "query"], number, [begins, *sites], where).values()
             before = own.values[begins]["question"] - theirs.values[begins]["question"]
             values = {site: {"question": theirs.values[site]["question"] + before} for site in sites}
-            found.append(self._answered(self.clean[rows], own, values, where, sites, ["question"]))
+            cells = [(site, "question") for site in sites]
+            found.append(self._answered(self.clean[rows], own, values, where, cells))
             lost.append(theirs.likelihood)
         same = (self.clean.tokens == other.tokens).all(1).cpu().numpy()
         self.lost["query"] = torch.cat(lost).numpy()
@@ -132,21 +137,30 @@ class Trial:
     def inside(self, sites: Sequence[str], rule: Rule) -> str | None:
         """The first site inside a layer at which key and value have met, or the one at which most has.
 
-        If no site alone is nearly enough, the layer's short convolutions are tried together.
+        Sites are tried in order until one is enough. If no site alone is nearly enough, the layer's short convolutions
+        are tried together.
         """
-        self._run(*(Ask(sites, [role], corruption) for role, corruption in self.meetings))
-        share = self.shares()
-        met = {site: np.fmax.reduce([share[Cell(site, *meeting)] for meeting in self.meetings]) for site in sites}
+        met: dict[str, float] = {}
+        first = None
+        for site in sites:
+            self._run(*(Ask((site,), (role,), corruption) for role, corruption in self.meetings))
+            met[site] = self._met(site)
+            if met[site] >= rule.enough:
+                first = site
+                break
         there = {site: part for site, part in met.items() if part >= rule.trace}
         if not there:
             return None
-        first = next((site for site, part in there.items() if part >= rule.enough), None)
         if first is None or there[first] < rule.alone:
             first = self._convolutions(sites, rule) or first or max(there, key=there.__getitem__)
-        every = [*self.kinds, *self.roles]
-        self._run(Ask([first], every), Ask([first], every, "key", "destroy"))
-        self._name_once(first)
+        self._run(Ask((first,), self.kinds), Ask((first,), self.kinds, "key", "destroy"))
+        self._names([first], rule)
         return first
+
+    def _met(self, site: str) -> float:
+        """The largest share that is restored by what meets at a site inside a layer."""
+        cells = (Cell(str(site), *meeting) for meeting in self.meetings)
+        return float(np.fmax.reduce([self._share(cell) for cell in cells]))
 
     def _convolutions(self, sites: Sequence[str], rule: Rule) -> Site | None:
         """A layer's short convolutions together, if they are enough; those of keys and values may share the work."""
@@ -155,10 +169,26 @@ class Trial:
             return None
         whole = Site(several[0].block, TOGETHER, "short_conv")
         self.together[whole] = several
-        self._run(*(Ask([whole], [role], corruption) for role, corruption in self.meetings))
+        self._run(*(Ask((whole,), (role,), corruption) for role, corruption in self.meetings))
+        return whole if self._met(whole) >= rule.enough else None
+
+    def _names(self, sites: Sequence[str], rule: Rule) -> None:
+        """Replace the named positions between key and query where these restore something together.
+
+        What is destroyed by a single one is only asked where no single one restores enough (see `mechanism.stores`).
+        """
+        worth = [site for site in sites if self._share(Cell(str(site), "between")) >= WORTH_SAYING]
+        self._run(Ask(tuple(worth), tuple(self.roles)))
+        self._name_once(*worth)
         share = self.shares()
-        found = np.fmax.reduce([share[Cell(str(whole), *meeting)] for meeting in self.meetings])
-        return whole if found >= rule.enough else None
+        for site in worth:
+            if stores_alone(share, site, rule, self.clean.meaning) is None:
+                there = [role for role in self.roles if role != RANDOM and Cell(str(site), role) in self.found]
+                self._run(Ask((site,), tuple(there), "key", "destroy"))
+                for role in there:  # in the documents in which the name counts
+                    own = self.found[Cell(str(site), role)]
+                    destroyed = Cell(str(site), role, "key", "destroy")
+                    self.found[destroyed] = np.where(np.isnan(own), np.nan, self.found[destroyed])
 
     def operation_inside(self, layer: int, rule: Rule) -> str | None:
         """The same among all operations of a layer whose sites are not declared."""
@@ -247,51 +277,56 @@ class Trial:
                     free = free & ~_meet(at, other)
                 taken.append(at)
                 counts = free.cpu().numpy()
-                for direction in ("restore", "destroy"):
-                    found = self.found.pop(Cell(site, role, "key", direction))
-                    if lost[counts].sum() >= WORTH_NAMING * whole:
-                        self.found[Cell(site, role, "key", direction)] = np.where(counts, found, np.nan)
+                for cell in (Cell(site, role), Cell(site, role, "key", "destroy")):
+                    found = self.found.pop(cell, None)
+                    if found is not None and lost[counts].sum() >= WORTH_NAMING * whole:
+                        self.found[cell] = np.where(counts, found, np.nan)
 
     def shares(self) -> dict[Cell, float]:
         """The shares of all cells measured so far."""
-        found = {}
-        for cell, edited in self.found.items():
-            effect, lost = change(cell, edited, self.original, self.lost)
-            found[cell] = float(ratio(np.nansum(effect), np.nansum(lost)))
-        return found
+        return {cell: self._share(cell) for cell in self.found}
+
+    def _share(self, cell: Cell) -> float:
+        effect, lost = change(cell, self.found[cell], self.original, self.lost)
+        return float(ratio(np.nansum(effect), np.nansum(lost)))
 
     def _run(self, *asks: Ask) -> None:
-        """Run all interventions that are asked for, and keep the likelihoods in `found`; documents are read once."""
-        asked = [ask for ask in asks if ask.sites and ask.roles]
-        if not asked:
+        """Run the interventions that are asked for and not known yet, and keep the likelihoods in `found`."""
+        todo = {ask: cells for ask in asks if (cells := self._unknown(ask))}
+        if not todo:
             return
-        sites = list(dict.fromkeys(part for ask in asked for site in ask.sites for part in self._parts(site)))
-        roles = list(dict.fromkeys(role for ask in asked for role in ask.roles))
-        parts = [self._slice(rows, asked, sites, roles) for rows in self.slices]
-        for ask, *found in zip(asked, *parts, strict=True):
-            cells = itertools.product(ask.sites, ask.roles)
+        sites = list(dict.fromkeys(part for cells in todo.values() for site, _ in cells for part in self._parts(site)))
+        roles = list(dict.fromkeys(role for cells in todo.values() for _, role in cells))
+        parts = [self._slice(number, todo, sites, roles) for number in range(len(self.slices))]
+        for (ask, cells), *found in zip(todo.items(), *parts, strict=True):
             for (site, role), likelihoods in zip(cells, torch.cat(found, dim=1), strict=True):
                 self.found[Cell(str(site), role, ask.corruption, ask.direction)] = likelihoods.numpy()
                 self.sites[str(site)] = site if isinstance(site, Site) else Site(None, site)
+
+    def _unknown(self, ask: Ask) -> list[tuple[str, str]]:
+        """The sites and roles that have not been asked before."""
+        every = itertools.product(ask.sites, ask.roles)
+        return [(site, role) for site, role in every
+                if Cell(str(site), role, ask.corruption, ask.direction) not in self.found]  # fmt: skip
 
     def _parts(self, site: str) -> tuple[str, ...]:
         """The sites that are replaced under this name."""
         return self.together.get(site, (site,))
 
-    def _slice(self, rows: slice, asks: Sequence[Ask], sites: Sequence[str], roles: Sequence[str]) -> list[Tensor]:
+    def _slice(
+        self, number: int, todo: Mapping[Ask, Sequence[tuple[str, str]]], sites: Sequence[str], roles: Sequence[str]
+    ) -> list[Tensor]:
         """(cells, n) likelihoods of some documents for each `Ask`."""
+        rows = self.slices[number]
         where = {role: self.where[role][rows] for role in roles}
-        batches = {"": self.clean[rows]} | {ask.corruption: self.batches[ask.corruption][rows] for ask in asks}
-        known = read_each(self.model, batches, sites, where, self.at_once)
+        known = self.readings.of(["", *dict.fromkeys(ask.corruption for ask in todo)], number, sites, where)
         if "body" in where:
-            self._look_ahead(batches, known, where["body"])
+            self._look_ahead({name: self.batches[name][rows] for name in known}, known, where["body"])
         answered = []
-        for ask in asks:
+        for ask, cells in todo.items():
             base, source = ("", ask.corruption) if ask.direction == "destroy" else (ask.corruption, "")
-            values = known[source].values
-            if ask.direction == "control":  # the clean run of the next document
-                values = {site: {role: x.roll(1, 0) for role, x in at.items()} for site, at in values.items()}
-            answered.append(self._answered(batches[base], known[base], values, where, ask.sites, ask.roles))
+            some = self.batches[base][rows]
+            answered.append(self._answered(some, known[base], known[source].values, where, cells))
         return answered
 
     def _look_ahead(self, batches: Mapping[str, Batch], known: Mapping[str, Observed], body: Tensor) -> None:
@@ -307,15 +342,15 @@ class Trial:
 
     def _answered(
         self, base: Batch, known: Observed, values: Mapping[str, Mapping[str, Tensor]], where: Mapping[str, Tensor],
-        sites: Sequence[str], roles: Sequence[str],
+        cells: Sequence[tuple[str, str]],
     ) -> Tensor:  # fmt: skip
-        """(cells, n) likelihoods with these values at all sites and roles; `known` is the reading of `base`."""
+        """(cells, n) likelihoods with these values at sites and roles; `known` is the reading of `base`."""
 
         def edits(site: str, role: str) -> Edit:
             return Take(values[site][role])
 
-        cells = [[(part, role) for part in self._parts(site)] for site in sites for role in roles]
-        return run_edits(self.model, base, edits, cells, where, self.budget, known=known)[1]
+        together = [[(part, role) for part in self._parts(site)] for site, role in cells]
+        return run_edits(self.model, base, edits, together, where, self.budget, known=known)[1]
 
 
 def _meet(one: Tensor, other: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class Block(nn.Module):
         if at is None:
             mixed = self.mixer(x) if isinstance(self.mixer, Mixer) else continued(self.mixer, x)
         else:
-            takes_at = self._takes_at and all(tap.listener is None for tap in self._taps.values())
+            takes_at = self._takes_at and all(tap.listener is None for tap in self._inside)
             mixed = self.mixer(x, at) if takes_at else take(self.mixer(x), at)
             h = take(h, at)
         h = h + self.mixer_output(mixed)
@@ -143,6 +143,7 @@ class Block(nn.Module):
             "canon_d",
         ]
         both = own | inside
+        self._inside = list(inside.values())
         self._after = [both[name] for name in AFTER_MIXER if name in both]
         return {name: both[name] for name in (*order, "mlp.output", "output") if name in both}
 
