@@ -141,6 +141,14 @@ def _cpu() -> str | None:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
 
 
+def lacks_bfloat16() -> bool:
+    """Whether this is an x86 processor without instructions for bfloat16; False where PyTorch does not say."""
+    import torch
+
+    there: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return there.get("architecture") == "x86_64" and not (there.get("avx512_bf16") or there.get("amx_bf16"))
+
+
 def _capability() -> str | None:
     """The instruction set that torch's kernels use, such as AVX2; None if torch is not loaded."""
     torch = sys.modules.get("torch")

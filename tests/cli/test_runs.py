@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import mecheval as me
 from commands import Command, forked
@@ -20,6 +21,19 @@ TINY = [
     "--pairs", "3", "--keys", "8", "--values", "8", "--d-model", "16", "--batch-size", "8", "--steps", "20",
     "--every", "7", "--set", "data.documents=100", "--set", "evaluate.documents=16",
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("there", "slow"), [({}, True), ({"avx512_bf16": True}, False), ({"amx_bf16": True}, False)])
+def test_bfloat16_is_an_option_that_is_named_where_it_is_slow(
+    there: dict[str, bool], slow: bool, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "x86_64", **there}, raising=False)
+    words = ("train", *TINY, "--dry-run", "--json", "--store", str(tmp_path))
+    code, out, err = command(*words, "--precision", "bf16")
+    assert (code, json.loads(out)["config"]["machine"]["precision"]) == (0, "bf16")
+    assert err == slow * "this processor has no instructions for bfloat16; it is faster with --precision full.\n"
+    assert json.loads(command(*words, "--set", "precision=bf16")[1])["run"] == json.loads(out)["run"]
+    assert json.loads(command.prints(*words))["run"] != json.loads(out)["run"]
 
 
 def test_train_list_query_and_export(command: Command, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from mecheval.cli.options import (
 )
 from mecheval.cli.show import format_of, formatted
 from mecheval.errors import UnknownName, UserError
-from mecheval.machine import keep_memory
+from mecheval.machine import keep_memory, lacks_bfloat16
 from mecheval.plain import parse_value
 from mecheval.store import DEFAULT_STORE
 from mecheval.store.tables import MOST_SECONDS, TOO_LONG
@@ -103,6 +103,8 @@ def train(
     resolved = merge(preset, {} if config is None else load_yaml(config), options)
     if mixer is not None and "," in mixer:
         note(f"{mixer} is one hybrid model; for separate runs, give one mixer at a time.")
+    if resolved.machine.precision == "bf16" and lacks_bfloat16():
+        note("this processor has no instructions for bfloat16; it is faster with --precision full.")
     if dry_run:
         _show_plan(resolved, Store(store), as_json)
         return
