@@ -104,9 +104,9 @@ def modules_in(module: ModuleType) -> list[str]:
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     classes = [name for name, value in public.items() if isinstance(value, type) and issubclass(value, nn.Module)]
     own = [name for name in classes if public[name].__module__ == module.__name__]
-    functions = [name for name, value in public.items() if isinstance(value, FunctionType | partial)]
-    here = [name for name in functions if getattr(public[name], "__module__", None) in (module.__name__, None)]
-    return own or here + classes
+    functions = [name for name, value in public.items() if isinstance(value, FunctionType)]
+    partials = [name for name, value in public.items() if isinstance(value, partial)]
+    return own or [*(each for each in functions if public[each].__module__ == module.__name__), *partials, *classes]
 
 
 def line_in(path: Path | None, error: BaseException) -> str:
@@ -141,8 +141,7 @@ def _of_function(made_by: Any) -> bytes:
     What a `functools.partial` fills in counts, too.
     """
     if isinstance(made_by, partial):
-        given = *made_by.args, *sorted(made_by.keywords.items())
-        func = made_by.func
+        given, func = (*made_by.args, *sorted(made_by.keywords.items())), made_by.func
         inner = class_digest(func).encode() if isinstance(func, type) else _of_function(func)
         return inner + repr([getattr(each, "__qualname__", each) for each in given]).encode()
     code, path = made_by.__code__, file_of(made_by)
@@ -165,8 +164,8 @@ def _unchanged_file(cls: type) -> bytes | None:
         known = set(_inside(compile(content, str(path), "exec", dont_inherit=True)))
     except (OSError, SyntaxError, ValueError):
         return None
-    is_there = any(code.co_name == cls.__name__ for code in known)
-    return content if is_there and all(method.__code__ in known for method in _methods(cls)) else None
+    named = any(code.co_name == cls.__name__ for code in known)
+    return content if named and all(method.__code__ in known for method in _methods(cls)) else None
 
 
 def _described(cls: type) -> bytes:
@@ -322,7 +321,7 @@ def as_class(made_by: Callable[..., Any], name: str) -> type[nn.Module]:
     def new(cls: type, **given: Any) -> Any:
         return made_by(**given)
 
-    inner = getattr(made_by, "func", made_by)
+    inner = getattr(made_by, "func", made_by)  # partials of partials are flat
     own = {"positions": inner.positions} if hasattr(inner, "positions") else {}
     module = getattr(inner, "__module__", None) or "__main__"
     return type(name, (nn.Module,), {"__new__": new, "__module__": module, MADE_BY: made_by, **own})
@@ -339,7 +338,8 @@ def checked(given: object, what: str, name: str | None = None) -> type[nn.Module
             f"{cls}, or a function that builds one: def make(d_model): return {cls}(...)."
         )
     if isinstance(given, partial | FunctionType):
-        given = as_class(given, name or str(getattr(getattr(given, "func", given), "__name__", "make")))
+        own = str(getattr(getattr(given, "func", given), "__name__", "")).strip("<>")
+        given = as_class(given, name or own or "make")
     if not isinstance(given, type):
         kind = type(given).__name__
         raise UserError(f"{what} is of type {kind}; give a torch module class, or a function that builds one.")

@@ -16,6 +16,10 @@ FEW, MANY = 50, 10_000
 """Largest numbers of choices that an error lists, and that it searches for a similar name."""
 
 
+SIMILAR = 0.72
+"""Smallest similarity, from 0 to 1, of a name that is suggested: `threads` is none for `n_heads` (0.71)."""
+
+
 class UserError(ValueError):
     """A user's mistake; the command line prints it without a traceback and exits with code 2."""
 
@@ -26,7 +30,9 @@ class UnknownName(UserError):
     def __init__(self, kind: str, name: str, choices: Iterable[str]) -> None:
         self.kind, self.name, self.choices = kind, name, sorted(choices)
         known = {choice.lower(): choice for choice in self.choices[:MANY]}
-        near = difflib.get_close_matches(name[:SHOWN].lower(), known, n=1, cutoff=0.5)
+        given = name[:SHOWN].lower()
+        near = difflib.get_close_matches(given, known, n=1, cutoff=SIMILAR)
+        near = near or [each for each in known if len(given) > 2 and given in each][:1]
         hint = f" Did you mean {known[near[0]]!r}?" if near else ""
         super().__init__(f"unknown {kind} {shown(name)}.{hint} Choices: {_listed(self.choices) or 'none'}.")
 

@@ -35,7 +35,7 @@ def test_a_run_becomes_a_pretrained_model(tmp_path: Path, command: Command, monk
     assert (found.config, found.step) == (config, 4)
     assert torch.equal(found.lm.double()(tokens), load_pretrained("ar-attention-16", to).double()(tokens))
     assert kept_documents(to) == {config.id: explore(Store(to).folder(config.id))}  # no report has to compute it
-    with pytest.raises(UserError, match=r"unknown pretrained model 'ar-mamba-16'.* Choices: ar-attention-16"):
+    with pytest.raises(UserError, match=r"no pretrained model of mamba on ar comes with .* On ar: ar-attention-16"):
         load_pretrained("ar-mamba-16", to)
     [path] = pretrained_files(to).values()
     shown = path.with_suffix(".json")

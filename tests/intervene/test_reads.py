@@ -39,7 +39,7 @@ def test_shares_sum_to_one_and_states_change(mixer: str) -> None:
 def test_what_cannot_be_read_is_one_line() -> None:
     batch = TASK.sample(2, "test")
     with pytest.raises(UserError, match="give an LM"):
-        me.reads(nn.Linear(2, 2), batch)  # type: ignore[arg-type]
+        me.reads(nn.Linear(2, 2), batch)
     custom = me.LM(TASK.vocab_size, 8, mixer=lambda d_model: nn.Linear(d_model, d_model))
     with pytest.raises(UserError, match="mixer of layer 0 does not say"):
         me.reads(custom, batch)

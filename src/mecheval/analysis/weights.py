@@ -6,19 +6,21 @@ their own, with their config and a model card.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError, in_one_line
-from mecheval.files import HEADER, LENGTH_BYTES, run_id, safetensors_body, safetensors_header, sha256, write_atomic
+from mecheval.files import LENGTH_BYTES, run_id, safetensors_body, safetensors_header, sha256, write_atomic
+from mecheval.mixers import BUILT_IN
 from mecheval.model import LM
+from mecheval.model.saved import pack, rebuilt
 from mecheval.store import RESULTS, RunFolder, Store, StoreError, writing
 from mecheval.store.published import is_published, pretrained_file, pretrained_files, pretrained_origin
 from mecheval.store.schema import WHOLE
@@ -26,29 +28,31 @@ from mecheval.types import LAST, STATES
 
 MOST_BYTES = 30_000_000
 """Largest total size of the pretrained models in bytes."""
+PICKLES = (b"PK\x03\x04", b"\x80")
+"""How files of `torch.save` begin, which are zip archives or pickles."""
 MOST_HEADER = 10_000_000
 """Largest size of a header in bytes; a longer one could name a million empty tensors, whereas models have a hundred."""
 
 
 def weights_file(config: RunConfig, state: str, step: int, weights: dict[str, Tensor]) -> bytes:
     """The content of a weights file, with its origin (run, state, step, config) and a checksum of the tensors."""
-    separate = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}  # tied ones share memory
-    origin = {"run": config.id, "state": state, "step": step, "config": config.to_dict()}
-    bare = save(separate)
-    origin["tensors_sha256"] = sha256(safetensors_body(bare))
-    return save(separate, metadata={HEADER: json.dumps(origin)})
+    return pack(weights, {"run": config.id, "state": state, "step": step, "config": config.to_dict()})
 
 
-def load_lm(path: str | Path) -> LM:
-    """The model in a weights file, or in an exported folder, in evaluation mode."""
-    lm, _ = load_weights(path)
-    return lm
+def load_lm(path: str | Path | RunFolder) -> LM:
+    """The model in a file of `lm.save`, in an exported folder or in the folder of a run, in evaluation mode."""
+    folder = path if isinstance(path, RunFolder) else RunFolder(Path(path))
+    if folder.exists():
+        return read_weights(*state_weights(folder, LAST))[0]
+    return load_weights(folder.path)[0]
 
 
 def load_weights(path: str | Path) -> tuple[LM, dict[str, Any]]:
-    """The model in a file, and its origin: run, state, step and config."""
+    """The model in a file, and its origin: run, state, step and config, or the arguments of an `LM`."""
     path = Path(path)
     file = path / "model.safetensors" if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise UserError(f"cannot load weights from {path}: it is neither a run's folder nor has it model.safetensors.")
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -59,6 +63,9 @@ def load_weights(path: str | Path) -> tuple[LM, dict[str, Any]]:
 def read_weights(content: bytes, name: str) -> tuple[LM, dict[str, Any]]:
     """The model in the content of a weights file, and its origin; errors call the file `name`."""
     if int.from_bytes(content[:LENGTH_BYTES], "little") > MOST_HEADER:
+        if content.startswith(PICKLES):
+            cure = "save the model by lm.save(path), or its weights by safetensors.torch.save_file"
+            raise UserError(f"{name} was written by torch.save and is not read, because it can run code; {cure}.")
         raise UserError(f"cannot load weights from {name}: its header has more than {MOST_HEADER:,} bytes.")
     try:
         tensors = load(content)
@@ -66,13 +73,19 @@ def read_weights(content: bytes, name: str) -> tuple[LM, dict[str, Any]]:
         raise UserError(f"cannot load weights from {name}: {in_one_line(error)}.") from None
     origin = safetensors_header(content)
     if origin is None:
-        raise UserError(f"{name} does not say which model it is; use load_zoology for weights of zoology.")
-    config = _config_of(origin, name)
+        raise UserError(
+            f"{name} does not say which model it is; write it by lm.save(path), and use load_zoology for zoology's."
+        )
+    ours = isinstance(origin, dict) and "lm" in origin
+    config = None if ours else _config_of(origin, name)
     if "tensors_sha256" in origin and origin["tensors_sha256"] != sha256(safetensors_body(content)):
         raise UserError(f"{name} is damaged: its tensors do not match their checksum.")
-    lm = config.build_lm().to(getattr(torch, config.machine.dtype)).eval()
+    if config is None:
+        lm = rebuilt(origin["lm"], tensors, name)
+    else:
+        lm = config.build_lm().to(getattr(torch, config.machine.dtype))
     try:
-        lm.load_state_dict(tensors)
+        lm.eval().load_state_dict(tensors)
     except RuntimeError as error:
         raise UserError(f"{name} does not fit its config: {in_one_line(error)[:300]}") from None
     return lm, origin
@@ -127,7 +140,7 @@ def load_pretrained(name: str, results: str | Path = RESULTS) -> LM:
     """
     files = pretrained_files(Path(results))
     if name not in files:
-        raise UnknownName("pretrained model", name, files)
+        raise no_pretrained(name, files)
     lm, origin = load_weights(files[name])
     if (own := pretrained_name(RunConfig.read(origin["config"]))) != name:
         raise UserError(f"{files[name]} is damaged: it contains {own}.")
@@ -140,8 +153,18 @@ def find_run(store: Store, name: str) -> RunFolder:
         return store.find(name)
     files = pretrained_files()
     if name not in files:
-        raise UnknownName("pretrained model", name, files)
+        raise no_pretrained(name, files)
     return Store(RESULTS).folder(pretrained_origin(files[name])["run"])
+
+
+def no_pretrained(name: str, files: Iterable[str]) -> UserError:
+    """The error for a model that does not come with the package: a mixer's name is no misspelling of another's."""
+    task, _, rest = name.partition("-")
+    mixer = rest.rpartition("-")[0]
+    same = [each for each in files if each.startswith(f"{task}-")]
+    if mixer not in BUILT_IN or not same or any(each.startswith(f"{task}-{mixer}-") for each in same):
+        return UnknownName("pretrained model", name, files)
+    return UserError(f"no pretrained model of {mixer} on {task} comes with the package. On {task}: {', '.join(same)}.")
 
 
 def pretrained_name(config: RunConfig) -> str:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import torch
 from torch import nn
 
-from mecheval.custom import not_while_loading
+from mecheval.custom import checked, not_while_loading
 from mecheval.errors import UnknownName, UserError
 from mecheval.evaluation.classes import evaluate_mixer
 from mecheval.evaluation.result import Evaluation, PaperEvaluation
 from mecheval.evaluation.trained import evaluate_model
+from mecheval.mixers.base import first_tensor
 from mecheval.store import DEFAULT_STORE
 
 if TYPE_CHECKING:
@@ -24,7 +29,7 @@ __all__ = ["Evaluation", "PaperEvaluation", "evaluate"]
 
 @overload
 def evaluate(
-    model: type[nn.Module], task: str | Task | None = None, *, scale: Literal["laptop"] = "laptop",
+    model: Callable[..., nn.Module], task: str | Task | None = None, *, scale: Literal["laptop"] = "laptop",
     options: Mapping[str, Any] | None = None, seeds: int = 1, lr: float | Sequence[float] = (),
     compare: bool | None = None, store: str | Path = DEFAULT_STORE, report: str | Path | None = None,
     workers: int | None = None,
@@ -33,7 +38,7 @@ def evaluate(
 
 @overload
 def evaluate(
-    model: type[nn.Module], task: str | Task | None = None, *, scale: Literal["paper"],
+    model: Callable[..., nn.Module], task: str | Task | None = None, *, scale: Literal["paper"],
     options: Mapping[str, Any] | None = None, widths: Sequence[int] = (), seeds: int = 1,
     lr: float | Sequence[float] = (), store: str | Path = DEFAULT_STORE, report: str | Path | None = None,
 ) -> PaperEvaluation: ...  # fmt: skip
@@ -48,16 +53,17 @@ def evaluate(
 
 
 def evaluate(
-    model: type[nn.Module] | nn.Module | str | Path, task: str | Task | None = None, **given: Any
+    model: Callable[..., Any] | str | Path, task: str | Task | None = None, **given: Any
 ) -> Evaluation | PaperEvaluation:
     """Find out how an architecture recalls: a custom mixer that is trained here, or a trained model as it is.
 
-    **A mixer**: a torch module class (B, L, D) -> (B, L, D), called as `cls(d_model=...)`. It is checked, trained on
-    `task` (a name or a Task; ar) at `scale` (laptop or paper) with learning rates `lr` (the scale's) and `seeds` seeds,
-    intervened on, and compared with the built-in mixers unless `compare` is False. `options` are the mixer's own
-    arguments, and settings of the run by name, which apply to all mixers (`{"d_state": 16, "steps": 4000}`). Runs are
-    kept in `store` and never trained twice; an edited mixer is another one. `report` is an HTML file to write, and
-    `workers` the number of processes for the built-in mixers.
+    **A mixer**: a torch module class (B, L, D) -> (B, L, D), or a function that builds one, called as
+    `cls(d_model=...)`, or by the name that it has for the width (`dim`, `hidden_size`, a config's field). It is
+    checked, trained on `task` (a name or a Task; ar) at `scale` (laptop or paper) with learning rates `lr` (the
+    scale's) and `seeds` seeds, intervened on, and compared with the built-in mixers unless `compare` is False.
+    `options` are the mixer's own arguments, and settings of the run by name, which apply to all mixers
+    (`{"d_state": 16, "steps": 4000}`). Runs are kept in `store` and never trained twice; an edited mixer is another one. `report` is an HTML file
+    to write, and `workers` the number of processes for the built-in mixers.
 
     At scale paper the mixer alone is trained, on pairs and trees (`task="ar"` or `"ar,atr"`), at width 32 (`widths`),
     and placed among the published results of the built-in mixers.
@@ -69,11 +75,16 @@ def evaluate(
     `seed`; `name` is its name in tables. The built-in mixers that `store` has on the same task are shown with it.
     """
     not_while_loading("mecheval.evaluate")
+    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    if isinstance(model, FunctionType | partial):
+        model = checked(model, "the mixer")
     if isinstance(model, type):
         function: Any = evaluate_mixer
         kind, other = "a mixer class", "trained models"
     elif isinstance(model, nn.Module | str | Path):
         function, kind, other = evaluate_model, "a trained model", "mixer classes"
+        if isinstance(model, nn.Module) and takes_no_tokens(model):
+            checked(model, f"the {type(model).__name__} given to evaluate")
     else:
         what = type(model).__name__
         raise UserError(
@@ -92,6 +103,20 @@ def evaluate(
 
 
 _OTHER = {evaluate_mixer: evaluate_model, evaluate_model: evaluate_mixer}
+
+
+def takes_no_tokens(model: nn.Module) -> bool:
+    """Whether a module is a mixer rather than a model of tokens: it fails on tokens, but not on (B, L, D)."""
+    width = next((weight.shape[-1] for weight in model.parameters() if weight.ndim > 1), 0)
+    if not width or any(isinstance(part, nn.Embedding) for part in model.modules()):
+        return False
+    with torch.no_grad():
+        try:
+            model(torch.zeros(2, 3, dtype=torch.int64))
+        except Exception:
+            with suppress(Exception):
+                return bool(first_tensor(model(torch.zeros(2, 3, width))).shape == (2, 3, width))
+    return False
 
 
 def _options(function: Any) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.intervene.places import Roles, listening, place, positions
+from mecheval.intervene.places import Roles, listening, place, positions, uncompiled
 from mecheval.model import LM
 from mecheval.registry import Registry
 from mecheval.types import NOWHERE, Batch
@@ -121,6 +121,7 @@ def capture(
 
     Without `roles`, the result maps site -> whole activation; with roles, site -> role -> (n, ...).
     """
+    model = uncompiled(model)
     where = None if roles is None else positions(batch, roles, seed)
     seen: dict[str, Tensor] = {}
 

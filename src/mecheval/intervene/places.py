@@ -61,8 +61,15 @@ class Answering(nn.Module):
         return found
 
 
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module inside one that `torch.compile` made, whose sites can be listened to."""
+    inner: nn.Module = getattr(model, "_orig_mod", model)
+    return inner
+
+
 def answering(model: nn.Module) -> LM | Answering:
     """The model itself if it is certain to return logits, otherwise wrapped as `Answering`."""
+    model = uncompiled(model)
     return model if isinstance(model, LM | Answering) else Answering(model)
 
 
@@ -92,6 +99,7 @@ def place(model: nn.Module, name: str) -> Place:
     layers often also return a cache or weights. A head of an `LM` is `blocks.0.mixer.heads.3`; the channels of any site
     can be divided: `transformer.h.0.attn.c_proj.input.part.3/12` is head 3 of 12 of a GPT-2.
     """
+    model = uncompiled(model)
     if part := PART.fullmatch(name):
         return _part(place(model, part[1]), f".part.{part[2]}/{part[3]}", int(part[2]), int(part[3]))
     if isinstance(model, LM):

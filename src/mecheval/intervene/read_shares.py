@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.intervene.places import evaluating, listening, positions
+from mecheval.intervene.places import evaluating, listening, positions, uncompiled
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.types import Batch
@@ -74,8 +74,9 @@ class Reads:
 
 
 @torch.no_grad()
-def reads(lm: LM, batch: Batch) -> Reads:
+def reads(lm: nn.Module, batch: Batch) -> Reads:
     """What the mixer of every layer of an `LM` reads from which token, in every document of a batch."""
+    lm = uncompiled(lm)
     if not isinstance(lm, LM):
         raise UserError("reads: give an LM; other models do not say which of their parts are weights and values.")
     wanted: set[str] = set()

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mecheval.custom import checked
 from mecheval.errors import UnknownName, UserError
+from mecheval.files import write_output
 from mecheval.mixers import MIXERS
 from mecheval.mixers.base import make_mixer
 from mecheval.mixers.pattern import fill, is_pattern, option_names, read_pattern, split_options
 from mecheval.model.block import STD, Block, init_mamba, init_transformer
 from mecheval.model.canon import add_canon
+from mecheval.model.saved import arguments, pack
+from mecheval.ops.dispatch import transformed
 from mecheval.ops.head_loss import head_loss
 from mecheval.ops.pieces import NOTHING_READ, State, reading, tokens_before
 from mecheval.ops.product import linear
 from mecheval.ops.ragged import Documents, documents_now, end_to_end, longest
 from mecheval.sites import Site, Tap
-from mecheval.types import Positions
+from mecheval.types import Batch, Positions
 
 Factory = Callable[..., nn.Module]
 DENSE = 0.5
@@ -73,6 +78,8 @@ class LM(nn.Module):
             for name in turned:
                 options[name]["rotary"] = True
         self.vocab_size, self.d_model, self.n_layers = vocab_size, d_model, len(layers)
+        self._layers = layers
+        self._given = {"mixer_options": dict(mixer_options or {}), "max_length": max_length, "canon": canon, "mlp": mlp}
         usual = {getattr(factory, "positions", "none") for factory in factories.values()}
         self.positions = positions or ("learned" if "learned" in usual else "none")
         with _seeded(seed):
@@ -100,13 +107,18 @@ class LM(nn.Module):
         h, head = self._read_by_head(tokens, at)
         return _logits(h, head, at)
 
-    def loss(self, tokens: Tensor, at: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, tokens: Tensor | Batch, at: Tensor | None = None, targets: Tensor | None = None) -> Tensor:
         """The mean cross-entropy () of `targets` (B, K) at positions `at` (B, K), from which a model is trained.
 
+        In place of tokens, positions and targets, a batch of a task can be given: all of its questions are answered.
         It is that of `forward` but for rounding, and faster: the head's logits become their own gradient if the
         vocabulary is large, and on a CPU documents are read without what follows the last of these positions, unless
         that is little or a mixer is custom.
         """
+        if isinstance(tokens, Batch):
+            tokens, at, targets = tokens.questions()
+        if at is None or targets is None:
+            raise UserError("loss: give a batch of a task, or tokens (B, L), positions (B, K) and targets (B, K).")
         if (documents := self._worth_packing(tokens, at)) is None:
             return head_loss(*self._read_by_head(tokens, at), targets)
         with end_to_end(documents):
@@ -115,7 +127,7 @@ class LM(nn.Module):
 
     def _worth_packing(self, tokens: Tensor, at: Tensor) -> Documents | None:
         """The documents up to the last of these positions, if it is faster to read them end to end."""
-        if tokens.device.type != "cpu" or not all(block.ragged for block in self._blocks()):
+        if tokens.device.type != "cpu" or transformed() or not all(block.ragged for block in self._blocks()):
             return None
         lengths = at.numpy().max(axis=1) + 1
         return None if lengths.sum() > DENSE * tokens.numel() else Documents(torch.from_numpy(lengths))
@@ -168,6 +180,8 @@ class LM(nn.Module):
 
     def _read_by_head(self, tokens: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
         """What the head reads, (B, L or K, D), and its weights (V, D)."""
+        if transformed():
+            return self._run(0, self.embedded(tokens), at), self.embed.weight
         rows, head = _Tied.apply(self.embed.weight, tokens)  # type: ignore[no-untyped-call]
         return self._run(0, self._positioned(rows), at), head
 
@@ -188,6 +202,14 @@ class LM(nn.Module):
             h = each(h)
         normed: Tensor = self.norm(last(h, at[:, None] if at is not None and at.dim() == 1 else at))
         return normed
+
+    def save(self, path: str | Path) -> None:
+        """Write the weights as safetensors whose header has the model's arguments; `load_lm` reads the file.
+
+        A custom mixer is kept by its name, with the digest of its source: another process needs MECHEVAL_MIXERS.
+        """
+        described = {"lm": arguments(self, self._layers, self._given)}
+        write_output(path, pack(self.state_dict(), described))
 
     def taps(self) -> dict[str, Tap]:
         """Site -> tap, in the order in which they happen."""
@@ -255,12 +277,15 @@ def _layers(mixer: str | Factory | Sequence[str | Factory], n_layers: int | None
         parts = [part for each in given for part in (read_pattern(each) if isinstance(each, str) else [each])]
         if not parts:
             raise UserError("LM: mixer must name at least one layer.")
+    for each in parts:
+        if isinstance(each, nn.Module):
+            checked(each, "LM: mixer")  # an error that says what to give instead
     named = [(each, MIXERS.get(each)) if isinstance(each, str) else (_name(each), each) for each in parts]
     return fill(named, n_layers)
 
 
 def _name(factory: Factory) -> str:
-    return str(getattr(factory, "__name__", factory))
+    return str(getattr(getattr(factory, "func", factory), "__name__", factory))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from torch.autograd import function
 
 F = TypeVar("F", bound=Callable[..., Any])
 Path = Literal["auto", "reference", "fast"]
+_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # which torch 2.6 does not have
 _path: ContextVar[Path] = ContextVar("mecheval_ops_path", default="auto")
 
 
@@ -34,13 +35,18 @@ def path(name: Path) -> Iterator[None]:
         _path.reset(token)
 
 
+def transformed() -> bool:
+    """Whether a transform of `torch.func` or `torch.export` is at work, which sees into PyTorch's operations only."""
+    return bool(torch._C._are_functorch_transforms_active()) or _exporting()
+
+
 def use_fast(*tensors: Tensor) -> bool:
-    """Whether the fast CPU path applies: float32 on the CPU, unless the reference was asked for.
+    """Whether the fast CPU path applies: float32 on the CPU, unless the reference was asked for or is needed.
 
     Double precision goes through the reference, which is what makes gradcheck a test of the maths.
     Asking for "fast" where it does not apply is an error, so that a test of it cannot pass by accident.
     """
-    applies = all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+    applies = all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors) and not transformed()
     if _path.get() == "fast" and not applies:
         raise ValueError("the fast CPU path takes float32 tensors on the CPU")
     return applies and _path.get() != "reference"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mecheval.kernels import kernel
+from mecheval.ops.dispatch import transformed
 from mecheval.ops.ragged import documents_now
 
 
@@ -24,7 +25,7 @@ def check_at(at_BK: Tensor, batch: int, length: int) -> None:
         batch, length = len(documents.lengths), documents.longest
     if at_BK.dtype != torch.int64 or at_BK.ndim != 2 or at_BK.shape[0] != batch:
         raise ValueError(f"at is int64 of shape ({batch}, K); got {at_BK.dtype} of shape {tuple(at_BK.shape)}")
-    if at_BK.device.type != "cpu":  # to look would cost a synchronisation
+    if at_BK.device.type != "cpu" or transformed():  # to look would cost a synchronisation, or is impossible
         return
     ends = np.array([length]) if documents is None else documents.lengths.numpy()
     if _all_there(at_BK.contiguous().numpy(), np.ascontiguousarray(ends)):
