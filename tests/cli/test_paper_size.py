@@ -132,6 +132,8 @@ def test_a_dry_run_says_what_would_be_trained_for_how_long_and_beside_what(
     ("words", "message"),
     [
         (["--scale", "paper", "--set", "d_model=32"], "the width is given separately (--widths, widths=)"),
+        (["--scale", "paper", "--set", "pairs=8"], "at scale paper, tasks and layers are the paper's"),
+        (["--scale", "paper", "--set", "n_layers=3"], "at scale paper, tasks and layers are the paper's"),
         (["--scale", "paper", "--no-compare"], "compare: scale paper trains no built-in mixers; it always compares"),
         (["--scale", "paper", "--tasks", "ar,mqar"], "mixers are compared on ar and atr (got task 'mqar')"),
         (["--scale", "paper", "--widths", "wide"], "--widths takes whole numbers, comma-separated (got 'wide')"),
