@@ -31,7 +31,7 @@ def test_the_first_screen_has_the_finding_both_pictures_and_the_table_also_with_
     page = context.new_page()
     page.goto(write_report(store, tmp_path / "page.html").as_uri())
     page.locator("#summary .drawing svg").nth(1).wait_for()
-    assert page.locator("h1").inner_text() == "All eight mixers recall, all by induction."
+    assert page.locator("h1").inner_text() == "All eight mixers recall at this small size, all by induction."
     heights = page.locator("#summary .chart, #summary .sheet").evaluate_all(
         "nodes => nodes.map(node => node.getBoundingClientRect().bottom)"
     )

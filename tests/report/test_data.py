@@ -21,8 +21,10 @@ from mecheval.report.sections import found_studies
 from mecheval.store import Store, StoreWarning
 from mecheval.store.store import Snapshot
 from mecheval.studies import STUDIES
+from mecheval.studies.placing import placings
 from mecheval.training import train
 from report.stores import EVIL, FORGED, OWN, WORSE, forge, grid_points
+from studies.disguise import NAME, disguised
 from training.runs import tiny
 
 
@@ -251,3 +253,17 @@ def put(store: Store, config: RunConfig) -> None:
     folder = store.folder(config.id)
     with folder.exclusive():
         folder.set_status(status="running", task=config.task.name, mixer=config.mixer.name, config=config.to_dict())
+
+
+def test_a_custom_mixer_at_the_papers_size_opens_the_page(tmp_path: Path) -> None:
+    store = disguised(tmp_path, "ar", "based", (3e-3,))
+    [place] = placings(store)
+    data, specs = report_data(store, "paper")
+    [found] = data["summary"]["findings"]
+    assert found["text"] == place.sentence(NAME)
+    assert found["rows"] == place.cells()
+    assert found["own"] == [int(own) for own in place.frame["own"]]
+    drawn = text_of([specs[number] for number in data["summary"]["charts"]])
+    assert len(data["summary"]["charts"]) == 2
+    assert "Mine" in drawn
+    assert "delta_net" in drawn, "the picture has the published mixers, too"

@@ -220,7 +220,7 @@ def evaluate(
             with aside.status("timing a few steps"):
                 said = paper_size.planned(asked, opened, engine.workers)
             for text in said:
-                line(text)
+                console.print(text, markup=False)
             return
         with stoppable():
             points = paper_size.train(asked, opened, engine, aside)

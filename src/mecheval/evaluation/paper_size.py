@@ -23,7 +23,7 @@ from mecheval.store.schema import WHOLE
 from mecheval.studies import with_seed
 from mecheval.studies.axes import say
 from mecheval.studies.finding import named
-from mecheval.studies.placing import NOUNS, TASKS, placings, published_mixers
+from mecheval.studies.placing import NOUNS, TASKS, is_at_paper_size, placings, published_mixers
 from mecheval.studies.scales import runs
 from mecheval.studies.table import RANK, with_rate
 from mecheval.sweep import Engine, Job, Point, sweep
@@ -106,6 +106,10 @@ def ask(
     given = {**{f"mixer.{option}": value for option, value in inside.items()}, **settings}
     asked = Asked(name, given, tasks, widths, tuple(rates), seeds)
     grids = [runs(task, "paper", given, mixer=(name,), d_model=widths, lr=RATES[:1]) for task in tasks]
+    for grid in grids:
+        if not is_at_paper_size(grid[0].config.to_dict()):
+            raise UserError("at scale paper, tasks and layers are the paper's, so that published results compare; "
+                            "`mecheval train` takes others.")  # fmt: skip
     longest = max(grid[0].config.build_task().max_tokens for grid in grids)
     warnings = check_mixer(cls, inside, widths[0], longest)
     for grid in grids:
@@ -156,7 +160,7 @@ def _train(
         waiting.setdefault(job.config.task.name, set()).add(job.run)
     timed = list(timings([job.config for job in todo], store))
     for said in filter(None, (slowness(each, store) for each in timed)):
-        console.print(said, markup=False, soft_wrap=True)
+        console.print(said, markup=False)
     paces = [(each.config, each.plan.pace) for each in timed]
     board = Answers(console, f"{name}, at the paper's size", waiting, [point.config.id for point in among], paces)
     swept = sweep(jobs, store, engine, board, keep_order=True)
@@ -170,7 +174,7 @@ def collect(
     """Where the mixer stands, from the store, with a report on the store if that is wanted."""
     found = placings(store, asked.tasks, [point.config.id for point in points])
     written = None if report is None else write_report(store, report, "paper")
-    return PaperEvaluation(asked.name, tuple(found), tuple(warnings), written)
+    return PaperEvaluation(asked.name, tuple(found), store.path, tuple(warnings), written)
 
 
 def planned(asked: Asked, store: Store, workers: int) -> list[str]:
@@ -192,7 +196,7 @@ def planned(asked: Asked, store: Store, workers: int) -> list[str]:
     lines += ["", said]
     if more:
         last = duration(one_after_another(more, workers))
-        lines.append(f"       then at most {last} for one more learning rate where the best has not solved the task")
+        lines.append(f"       and at most {last} more where a third learning rate is tried")
     lines += ["", *compared_with(asked, store)]
     return [*lines, *filter(None, (slowness(each, store) for each in timed))]
 

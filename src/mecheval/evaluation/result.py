@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mecheval.custom import MARK as MARK_OF_NAME
+from mecheval.errors import UserError
 from mecheval.files import write_atomic
 from mecheval.intervene import Verdict
 from mecheval.store import writing
@@ -73,6 +75,7 @@ class PaperEvaluation:
 
     name: str  # the name of the mixer in the tables
     placings: tuple[Placing, ...]  # for each task and width
+    store: Path  # where its runs are
     warnings: tuple[str, ...] = ()
     report: Path | None = None
 
@@ -96,6 +99,17 @@ class PaperEvaluation:
         for place in self.placings:
             found += [said for mixer in place.own() for said in place.details(mixer)]
         return found + [said for place in self.placings if (said := place.spread())]
+
+    def plot(self, task: str = "", width: int = 0) -> Chart:
+        """The mechanisms of all mixers on a task at a width, by default those of the first placing."""
+        from mecheval.figures.by_mechanism import mechanism_rows, ways_figure
+        from mecheval.store.published import Published
+
+        for place in self.placings:
+            if task in ("", place.task) and width in (0, place.width):
+                rows = mechanism_rows(Published(self.store), place.task, set(place.runs))
+                return ways_figure(rows, f"{self.name.partition(MARK_OF_NAME)[0]} among others: {place.title}")
+        raise UserError(f"there is no placing on {task or 'any task'} at width {width or 'any'} to draw.")
 
     def __str__(self) -> str:
         parts = ["\n".join(self.sentences)]

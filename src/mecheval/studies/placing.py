@@ -47,6 +47,8 @@ MECHANISMS = {
     "undetermined": "the measurements do not settle its mechanism",
 }  # fmt: skip
 """What a verdict says about a mixer that recalls; induction also names a place."""
+LAYERS = 2
+"""Number of layers of the models that are compared."""
 SEEDS = 3
 """Number of seeds from which the spread over seeds counts as known."""
 CONFIDENCE = 1.96
@@ -173,7 +175,7 @@ def placings(store: Store, tasks: Sequence[str] = TASKS, among: Collection[str] 
     `store` is joined by the published results. `among` are the ids of the custom mixers' runs that count (all).
     """
     both = Published(store.path)
-    rows = [row for row in rows_of(both) if _is_at_paper_size(row)]
+    rows = [row for row in rows_of(both) if _counts(row)]
     own = [
         row
         for row in rows
@@ -191,21 +193,25 @@ def placings(store: Store, tasks: Sequence[str] = TASKS, among: Collection[str] 
 def published_mixers(store: Store, task: str, width: int) -> list[str]:
     """The mixers with results on a task at the paper's size and this width, published or in the store."""
     rows = rows_of(Published(store.path))
-    here = [row for row in rows if (row["task"], row["d_model"]) == (task, width) and _is_at_paper_size(row)]
+    here = [row for row in rows if (row["task"], row["d_model"]) == (task, width) and _counts(row)]
     return ordered("mixer", [row["mixer"] for row in here if not is_custom(row["mixer"]) and _is_standard(row)])
 
 
 def is_small(task: str, config: Mapping[str, Any]) -> bool:
-    """Whether a run is on pairs or trees, but on smaller ones than the paper's."""
+    """Whether a run is on pairs or trees, but on other ones than the paper's."""
     return task in TASKS and config.get("task") != _paper_task(task).task.data()
 
 
-def _is_at_paper_size(row: Mapping[str, Any]) -> bool:
-    """Whether a run that ended is on one of the tasks exactly as in the paper, with two layers."""
-    config = row["config"]
-    if row["status"] not in WHOLE or row["task"] not in TASKS or not isinstance(config, dict):
-        return False
-    return row["n_layers"] == 2 and not is_small(row["task"], config)
+def is_at_paper_size(config: Mapping[str, Any]) -> bool:
+    """Whether a config is about one of the tasks exactly as in the paper, with two layers."""
+    task = config["task"]["name"]
+    return task in TASKS and not is_small(task, config) and config["model"]["n_layers"] == LAYERS
+
+
+def _counts(row: Mapping[str, Any]) -> bool:
+    """Whether a run has ended and is at the paper's size."""
+    known = row["status"] in WHOLE and row["task"] in TASKS and row["n_layers"] == LAYERS
+    return known and isinstance(row["config"], dict) and not is_small(row["task"], row["config"])
 
 
 @lru_cache
