@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mecheval.cli.app import app, aside, console, loading, print_json
 from mecheval.cli.clean import write
+from mecheval.cli.drawings import Save, draw, write_chart
 from mecheval.cli.options import AllSeeds, AsJson, Scale, StoreAddress
 from mecheval.cli.show import format_of, formatted
 from mecheval.cli.studies import ALL
@@ -99,3 +101,27 @@ def _frame(compared: list[Compared], table: str | None) -> pd.DataFrame:
     frame = pd.concat([_tables(one)[name].assign(study=one.table.study.name) for one in compared])
     columns = ["study", *(column for column in frame.columns if column != "study")]
     return frame.reindex(columns=columns)
+
+
+@draw.command("paper")
+def draw_paper(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="ar (figure 3) or atr (figure 7).")] = "ar",
+    scale: Scale = "paper",
+    seeds: AllSeeds = None,
+    store: StoreAddress = DEFAULT_STORE,
+    save: Save = Path("paper.svg"),
+) -> None:
+    """Draw a figure of the paper with our runs below its numbers, cell by cell; differences are outlined."""
+    with loading():
+        from mecheval import figures, studies
+        from mecheval.paper import compare_studies
+        from mecheval.paper.picture import DRAWN, picture
+        from mecheval.store.location import open_published
+
+    figures.check_suffix(save)
+    study = studies.study_name(study)
+    if study not in DRAWN:
+        raise UnknownName("study", study, DRAWN)
+    with aside.status("reading"):
+        [compared] = compare_studies([study], open_published(store), scale, seeds)
+    write_chart(picture(compared), save)

@@ -69,7 +69,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
         "summary": {"best": [place[run] for run in best["run"]], **drawn(*findings_data(taken, speaking(frame)))},
         "studies": [drawn(*study_data(found, history, scale)) for found in studies],
         "training": drawn(*training_data(frame.set_index("run").loc[first].reset_index(), taken, history)),
-        "comparison": comparison_data(studies, taken, scale),
+        "comparison": drawn(*comparison_data(studies, taken, scale)),
         "documents": explored_data(taken, looked_at),
     }  # fmt: skip
     return data, specs
