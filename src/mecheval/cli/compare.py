@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # slow to import
 
     from mecheval.paper import Compared
 
-TABLES = ("cells", "patterns", "claims")
+TABLES = ("cells", "patterns", "arms", "claims")
 
 
 @app.command(short_help="Compare a study with the paper's numbers and claims.")
@@ -30,7 +30,7 @@ def compare(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="A study of `mecheval list studies`, or all.")],
     scale: Scale = "laptop",
     seeds: AllSeeds = None,
-    table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns or claims.")] = None,
+    table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns, arms or claims.")] = None,
     store: StoreAddress = DEFAULT_STORE,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the claims, or --table, in Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print the claims, or --table, in LaTeX.")] = False,
@@ -69,7 +69,8 @@ def _tables(one: Compared) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
     claims = pd.DataFrame(map(asdict, one.claims))
-    return {"cells": one.comparison.cells, "patterns": one.comparison.patterns, "claims": claims}
+    arms = one.arms.settings if one.arms else pd.DataFrame()
+    return {"cells": one.comparison.cells, "patterns": one.comparison.patterns, "arms": arms, "claims": claims}
 
 
 def _data(one: Compared, scale: str, table: str | None) -> dict[str, Any]:
@@ -82,7 +83,8 @@ def _data(one: Compared, scale: str, table: str | None) -> dict[str, Any]:
     }
     runs = {str(status): int(n) for status, n in one.table.frame["status"].value_counts().items()}
     tables = {name: records(frame) for name, frame in _tables(one).items() if table in (None, name)}
-    return {"study": one.table.study.name, "scale": scale, "settings": settings, "runs": runs, **tables}
+    said = {"agreement": one.comparison.agreement, "arms_said": one.arms.said} if one.arms else {}
+    return {"study": one.table.study.name, "scale": scale, "settings": settings, "runs": runs, **said, **tables}
 
 
 def _claims(compared: list[Compared], kind: str) -> str:
