@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from mecheval.cli import standings
 from mecheval.cli.app import app, aside, console, loading, print_json
 from mecheval.cli.clean import write
+from mecheval.cli.drawings import Save, draw, write_chart
 from mecheval.cli.options import AllSeeds, AsJson, Scale, StoreAddress
 from mecheval.cli.show import format_of, formatted
 from mecheval.cli.studies import ALL
@@ -21,7 +23,7 @@ if TYPE_CHECKING:  # slow to import
 
     from mecheval.paper import Compared
 
-TABLES = ("cells", "patterns", "claims")
+TABLES = ("cells", "patterns", "arms", "claims")
 
 
 @app.command(short_help="Compare a study with the paper's numbers and claims.")
@@ -32,7 +34,7 @@ def compare(
     ],
     scale: Scale = "laptop",
     seeds: AllSeeds = None,
-    table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns or claims.")] = None,
+    table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns, arms or claims.")] = None,
     store: StoreAddress = DEFAULT_STORE,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the claims, or --table, in Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print the claims, or --table, in LaTeX.")] = False,
@@ -80,7 +82,8 @@ def _tables(one: Compared) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
     claims = pd.DataFrame(map(asdict, one.claims))
-    return {"cells": one.comparison.cells, "patterns": one.comparison.patterns, "claims": claims}
+    arms = one.arms.settings if one.arms else pd.DataFrame()
+    return {"cells": one.comparison.cells, "patterns": one.comparison.patterns, "arms": arms, "claims": claims}
 
 
 def _data(one: Compared, scale: str, table: str | None) -> dict[str, Any]:
@@ -93,7 +96,8 @@ def _data(one: Compared, scale: str, table: str | None) -> dict[str, Any]:
     }
     runs = {str(status): int(n) for status, n in one.table.frame["status"].value_counts().items()}
     tables = {name: records(frame) for name, frame in _tables(one).items() if table in (None, name)}
-    return {"study": one.table.study.name, "scale": scale, "settings": settings, "runs": runs, **tables}
+    said = {"agreement": one.comparison.agreement, "arms_said": one.arms.said} if one.arms else {}
+    return {"study": one.table.study.name, "scale": scale, "settings": settings, "runs": runs, **said, **tables}
 
 
 def _claims(compared: list[Compared], kind: str) -> str:
@@ -112,3 +116,27 @@ def _frame(compared: list[Compared], table: str | None) -> pd.DataFrame:
     frame = pd.concat([_tables(one)[name].assign(study=one.table.study.name) for one in compared])
     columns = ["study", *(column for column in frame.columns if column != "study")]
     return frame.reindex(columns=columns)
+
+
+@draw.command("paper")
+def draw_paper(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="ar (figure 3) or atr (figure 7).")] = "ar",
+    scale: Scale = "paper",
+    seeds: AllSeeds = None,
+    store: StoreAddress = DEFAULT_STORE,
+    save: Save = Path("paper.svg"),
+) -> None:
+    """Draw a figure of the paper with our runs below its numbers, cell by cell; differences are outlined."""
+    with loading():
+        from mecheval import figures, studies
+        from mecheval.paper import compare_studies
+        from mecheval.paper.picture import DRAWN, picture
+        from mecheval.store.location import open_published
+
+    figures.check_suffix(save)
+    study = studies.study_name(study)
+    if study not in DRAWN:
+        raise UnknownName("study", study, DRAWN)
+    with aside.status("reading"):
+        [compared] = compare_studies([study], open_published(store), scale, seeds)
+    write_chart(picture(compared), save)

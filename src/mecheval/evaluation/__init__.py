@@ -62,8 +62,8 @@ def evaluate(
     checked, trained on `task` (a name or a Task; ar) at `scale` (laptop or paper) with learning rates `lr` (the
     scale's) and `seeds` seeds, intervened on, and compared with the built-in mixers unless `compare` is False.
     `options` are the mixer's own arguments, and settings of the run by name, which apply to all mixers
-    (`{"d_state": 16, "steps": 4000}`). Runs are kept in `store` and never trained twice; an edited mixer is another one. `report` is an HTML file
-    to write, and `workers` the number of processes for the built-in mixers.
+    (`{"d_state": 16, "steps": 4000}`). Runs are kept in `store` and never trained twice; an edited mixer is another
+    one. `report` is an HTML file to write, and `workers` the number of processes for the built-in mixers.
 
     At scale paper the mixer alone is trained, on pairs and trees (`task="ar"` or `"ar,atr"`), at width 32 (`widths`),
     and placed among the published results of the built-in mixers.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from mecheval.paper.arms import FLOOR, Arms, compare_arms, in_new_order
 from mecheval.paper.claims import all_claims
 from mecheval.paper.judging import Judged, Spread, judge_claims, spreads_in
 from mecheval.paper.limits import BENEFITS, USUAL
@@ -24,8 +25,6 @@ if TYPE_CHECKING:  # slow to import
 
 CELLS = ("mixer", "lr", "d_model", "quantity", "ours", "low", "high", "seeds", "paper", "difference")
 PATTERNS = ("mixer", "ours", "paper", "main", "learnt", "same")
-FLOOR = 0.1
-"""Likelihood below which a number counts as near zero: two numbers there agree whatever the models do."""
 NOT_LEARNT, NOWHERE = "not learnt", "nowhere"
 SPELT_OUT = 6
 """Largest number of models that a pattern names; of more, it gives the count."""
@@ -65,13 +64,23 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparison of a study with the paper; `table` has all runs, not only the chosen ones."""
+    """The comparison of a study with the paper; `table` has all runs, not only the chosen ones.
+
+    `shuffled` has the same runs with a new order in every epoch, as far as the store has them.
+    """
 
     table: StudyTable
+    shuffled: StudyTable
     settings: dict[str, Setting]
     spreads: dict[str, Spread]
     comparison: Comparison
     claims: list[Judged]
+
+    @property
+    def arms(self) -> Arms | None:
+        """Both arms beside the paper's numbers, if it printed any."""
+        name = self.table.study.name
+        return compare_arms(name, self.table.best().frame, self.shuffled.best().frame) if name in PUBLISHED else None
 
 
 def compare_studies(names: Sequence[str], store: Store, scale: str, seeds: int | None = None) -> list[Compared]:
@@ -81,15 +90,24 @@ def compare_studies(names: Sequence[str], store: Store, scale: str, seeds: int |
     for name in dict.fromkeys([*names, *also]):
         n = seeds_in(STUDIES[name], scale, store) if seeds is None else seeds
         grids[name] = study_points(STUDIES[name], scale, n)
-    store = snapshot_of(store, "effects", "verdicts", among={p.config.id for points in grids.values() for p in points})
+    there = {row["run"] for row in rows_of(store)}
+    twins = {name: in_new_order(grids[name]) if scale == "paper" else [] for name in names}  # elsewhere, all are new
+    others = {name: [point for point in points if point.config.id in there] for name, points in twins.items()}
+    asked = {p.config.id for points in (*grids.values(), *others.values()) for p in points}
+    store = snapshot_of(store, "effects", "verdicts", among=asked)
     tables = {name: study_table(STUDIES[name], points, store) for name, points in grids.items()}
+    shuffled = {
+        name: study_table(STUDIES[name], others[name], store) if others[name] else replace(table, frame=table.frame[:0])
+        for name, table in tables.items()
+        if name in names
+    }
     frames = {name: table.best().frame for name, table in tables.items()}
     settings = {name: settings_of(point.config for point in points) for name, points in grids.items()}
     spreads = spreads_in(rows_of(store), [setting for each in settings.values() for setting in each.values()])
     judged = judge_claims(frames, scale, settings, spreads)
     return [
         Compared(
-            tables[name], settings[name], {task: spreads[task] for task in settings[name]},
+            tables[name], shuffled[name], settings[name], {task: spreads[task] for task in settings[name]},
             compare(name, frames[name], scale), [one for one in judged if one.study == name],
         )
         for name in names

@@ -120,8 +120,8 @@ class Tally:
     def interval(self, level: float = LEVEL) -> Ends:
         """The shares under which neither this number of hits or more, nor this number or fewer, would be rare."""
         rare = (1 - level) / 2
-        low = 0.0 if self.hits == 0 else _solve(lambda p: _at_least(self.hits, self.of, p) < rare)
-        high = 1.0 if self.hits == self.of else _solve(lambda p: 1 - _at_least(self.hits + 1, self.of, p) > rare)
+        low = 0.0 if self.hits == 0 else _solve(lambda p: at_least(self.hits, self.of, p) < rare)
+        high = 1.0 if self.hits == self.of else _solve(lambda p: 1 - at_least(self.hits + 1, self.of, p) > rare)
         return low, high
 
     def more(self) -> Iterator[tuple[Tally, str]]:
@@ -286,7 +286,7 @@ def _wilson(tally: Tally, level: float) -> tuple[float, float, float]:
     return p, (middle - half) / (1 + z**2 / n), (middle + half) / (1 + z**2 / n)
 
 
-def _at_least(hits: int, of: int, p: float) -> float:
+def at_least(hits: int, of: int, p: float) -> float:
     """The probability of at least `hits` hits."""
     return sum(math.comb(of, k) * p**k * (1 - p) ** (of - k) for k in range(hits, of + 1))
 

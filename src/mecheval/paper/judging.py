@@ -139,8 +139,7 @@ def _judged(
 
 def ask(form: Form, rows: Sequence[Row], about: About, others: Mapping[str, Sequence[Row]] = {}) -> Finding:
     """Test a claim by a study's runs, and by those of others that it is also about."""
-    found = form(Runs(rows, rows, about, others=others))
-    answers = [found] if isinstance(found, Answer) else list(found)
+    answers = answers_of(form, Runs(rows, rows, about, others=others))
     count = sum(part.quantity is not None for each in answers for part in each.parts)
     strict = [[(part, part.state(count)) for part in each.parts] for each in answers]
     parts = [pair for each in strict for pair in each]
@@ -152,6 +151,12 @@ def ask(form: Form, rows: Sequence[Row], about: About, others: Mapping[str, Sequ
     ]  # fmt: skip
     relaxed = outcome if outcome == "not tested" else _outcome(lenient, [state for each in lenient for state in each])
     return Finding(outcome, relaxed, parts, ended)
+
+
+def answers_of(form: Form, runs: Runs) -> list[Answer]:
+    """What a claim asks of a study's runs."""
+    found = form(runs)
+    return [found] if isinstance(found, Answer) else list(found)
 
 
 def _outcome(answers: Sequence[Sequence[State]], states: Sequence[State]) -> Outcome:

@@ -79,7 +79,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
         "mixers": drawn({}, mixers_charts(taken, scale)),
         "studies": [drawn(*study_data(found, history, scale)) for found in studies],
         "training": drawn(*training_data(frame.set_index("run").loc[first].reset_index(), taken, history)),
-        "comparison": comparison_data(studies, taken, scale),
+        "comparison": drawn(*comparison_data(studies, taken, scale)),
         "documents": explored_data(taken, looked_at),
     }  # fmt: skip
     return data, specs

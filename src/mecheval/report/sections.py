@@ -18,6 +18,7 @@ from mecheval.figures.mixers import mixers
 from mecheval.figures.over_time import mechanism_over_time
 from mecheval.figures.vegalite import Spec
 from mecheval.paper import Judged, Setting, compare_studies, counted
+from mecheval.paper.picture import DRAWN, picture
 from mecheval.paper.standings import panels, standings
 from mecheval.report.page import EXACT, FIELDS, columns, field_texts, levels, page_spec, tidy
 from mecheval.store import Store
@@ -235,14 +236,14 @@ def training_data(frame: pd.DataFrame, store: Snapshot, history: pd.DataFrame) -
     return {"runs": len(store.probed), "shown": len(shown), "chips": chips}, [page_spec(chart, axes)]
 
 
-def comparison_data(studies: Sequence[Found], store: Store, scale: str) -> dict[str, Any]:
+def comparison_data(studies: Sequence[Found], store: Store, scale: str) -> Section:
     """For each study with numbers of ours its settings, cells and patterns beside the paper's; and all claims.
 
     Claims are judged as `mecheval compare all` does, with all runs of the store, and those that it cannot test counted.
     """
     if not any(found.table.study.name in PAPER for found in studies):
-        return {"studies": [], "claims": [], "counted": ""}
-    shown, claims = [], list[Judged]()
+        return {"studies": [], "claims": [], "counted": ""}, []
+    shown, claims, specs = [], list[Judged](), list[Spec]()
     for one in compare_studies(PAPER, store, scale):
         study, claims = one.table.study, claims + one.claims
         cells, patterns = one.comparison.cells, one.comparison.patterns
@@ -256,7 +257,10 @@ def comparison_data(studies: Sequence[Found], store: Store, scale: str) -> dict[
                 for task, ours in one.settings.items()
             ],
             "agreement": one.comparison.agreement if len(cells) else "",
+            "arms": one.arms.said if one.arms and len(one.shuffled.frame) else "",
             "cells": columns(cells, cells.columns), "patterns": columns(patterns, patterns.columns),
         })  # fmt: skip
+        if study.name in DRAWN and scale == "paper":
+            specs.append(page_spec(picture(one)))
     tested = [{**asdict(claim), "rests": claim.rests} for claim in claims if claim.outcome != UNTESTED]
-    return {"studies": shown, "claims": tidy(tested, EXACT), "counted": counted(claims)}
+    return {"studies": shown, "claims": tidy(tested, EXACT), "counted": counted(claims)}, specs

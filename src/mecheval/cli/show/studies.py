@@ -13,6 +13,7 @@ from rich.text import Text
 
 from mecheval.cli.show import plain_table, score
 from mecheval.paper import Compared, Comparison, Judged, Setting, counted
+from mecheval.paper.arms import NEW, SAME, Arms
 from mecheval.paper.judging import Spread
 from mecheval.paper.limits import USUAL
 from mecheval.paper.numbers import PUBLISHED
@@ -147,7 +148,7 @@ def _verdicts(rows: pd.DataFrame) -> str:
 
 
 def comparison_parts(one: Compared, scale: str, wanted: str | None, width: int) -> Iterator[RenderableType]:
-    """A study beside the paper, part by part; `wanted` is the one table to show: cells, patterns or claims."""
+    """A study beside the paper, part by part; `wanted` is the one table to show, a name of `TABLES`."""
     study, comparison = one.table.study, one.comparison
     yield Text.assemble((study.name, "bold"), f" (figure {study.figure}), {scale} scale\n{study.question}")
     yield settings_text(one.settings)
@@ -158,6 +159,7 @@ def comparison_parts(one: Compared, scale: str, wanted: str | None, width: int) 
     tables = {
         "cells": (cells_text(comparison), "", cells_table(comparison, width)) if len(comparison.cells) else (),
         "patterns": (patterns_table(comparison),) if len(comparison.patterns) else (),
+        "arms": (Text(one.arms.said), "", arms_table(one.arms)) if one.arms and len(one.arms.settings) else (),
         "claims": (Text(counted(one.claims)), spreads_text(one.spreads), "", claims_table(one.claims))
         if one.claims
         else (),
@@ -260,6 +262,19 @@ def patterns_table(comparison: Comparison) -> Table:
     for row in comparison.patterns.to_dict("records"):
         same = f"{row['same']} of {row['learnt']} runs" if row["main"] and row["learnt"] else MISSING
         table.add_row(*(Text(text or MISSING) for text in (row["mixer"], row["ours"], row["paper"], same)))
+    return table
+
+
+def arms_table(arms: Arms) -> Table:
+    """For each setting that has both orders of documents how far each is from the paper, in points."""
+    rates = "lr" in arms.settings
+    heads = ("mixer", *["lr"] * rates, "d", "points from the paper,\nsame order", "\nnew order", "gap closed")
+    table = plain_table(heads, ("mixer",))
+    for row in arms.settings.to_dict("records"):
+        closed = MISSING if math.isnan(row["closed"]) else f"{row['closed']:.0%}"
+        lr = [f"{row['lr']:g}"] if rates else []
+        cells = (row["mixer"], *lr, str(row["d_model"]), _percent(row[SAME]), _percent(row[NEW]), closed)
+        table.add_row(*map(Text, cells))
     return table
 
 

@@ -8,6 +8,7 @@ from mecheval.paper.rows import but, only
 from mecheval.paper.selection import Answer, Runs
 from mecheval.studies.axes import MIXERS
 
+INDUCTION = ("attention", "based", "base_conv")
 PLACES = {"the value": ("restored_value",), "key or query": ("restored_key", "restored_query")}
 """Induction, and direct retrieval."""
 
@@ -29,7 +30,7 @@ def atr_mamba_best(runs: Runs) -> Answer:
 def atr_where_value(runs: Runs) -> list[Answer]:
     """Wherever {lost} of attention, Based and BaseConv, a share of {RESTORED} or more is restored at the value."""
     return [runs.where(mixer=mixer).share("restored_value", at="the value").at_least(RESTORED)
-            for mixer in ("attention", "based", "base_conv")]  # fmt: skip
+            for mixer in INDUCTION]  # fmt: skip
 
 
 @claim(

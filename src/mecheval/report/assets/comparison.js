@@ -74,6 +74,7 @@ function comparisonSection() {
       : "Our tasks are smaller and training is shorter, so levels differ; compare which mixers recall, and at which position they are restored. ",
       "The paper has one seed and, without a hold-out, chose learning rates on the documents that it reports; we choose on dev and report test."),
     el("ul", {}, [...settings.values()].map((text) => el("li", {}, text))),
+    comparison.charts.map((number) => figure(number)),
     comparison.claims.length > 0 && [
       el("h3", {}, "What the paper says, and what we found"),
       el("ul", { class: "claims" }, comparison.claims.map(claimItem)),
@@ -83,6 +84,7 @@ function comparisonSection() {
       el("h3", {}, `Numbers of figure ${study.figure}`),
       el("p", {}, "Likelihood of the right answer: for the original document, for the corrupted one, and after patching in one clean activation; differences in percentage points."),
       study.agreement && el("p", {}, study.agreement),
+      study.arms && el("p", {}, study.arms),
       folded("Where models that learnt are restored most", () => patternsTable(study), { open: true }),
       cellsTable(study),
     ]),
