@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import copy_row, fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import once_differentiable, use_fast
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import take
 

@@ -20,11 +20,10 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
 from mecheval.ops.diagonal_recurrence import diagonal_recurrence
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import once_differentiable, use_fast
 from mecheval.ops.fastmath import LOG2_E, exp2, sigmoid
 from mecheval.ops.gated_decay import STEEPEST, gap_below_one, gated_decay
 from mecheval.ops.pieces import current

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.ops import h3_mix_kernel, h3_ssm_kernel
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import once_differentiable, use_fast, use_gpu
 from mecheval.ops.long_conv import FOURIER_FROM, long_conv, long_conv_reference, transform_length
 from mecheval.ops.long_conv_kernel import to_columns, to_rows
 from mecheval.ops.pieces import current

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.ops import long_conv_kernel
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import once_differentiable, use_fast, use_gpu
 from mecheval.ops.pieces import apart, current, extended
 from mecheval.ops.queries import check_at, take
 from mecheval.ops.ragged import arrays, documents_now, layout, longest

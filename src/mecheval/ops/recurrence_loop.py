@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import copy_table, fast_kernel
+from mecheval.ops.dispatch import once_differentiable
 from mecheval.ops.ragged import Documents, arrays, layout
 from mecheval.ops.recurrence_kernel import (
     corrected_backward,

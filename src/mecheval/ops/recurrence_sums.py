@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
+from mecheval.ops.dispatch import once_differentiable
 from mecheval.ops.fastmath import LOG2_E, exp2
 
 Floats = NDArray[np.float32]

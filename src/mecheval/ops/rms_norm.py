@@ -13,10 +13,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import once_differentiable, use_fast
 from mecheval.ops.rows import Floats, as_rows
 
 EPSILON = 1e-5

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import once_differentiable, use_fast, use_gpu
 from mecheval.ops.fastmath import LOG2_E
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import as_extra_steps, check_at, take

@@ -24,10 +24,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.ops import state_space_kernel as loops
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import once_differentiable, use_fast
 from mecheval.ops.linear_recurrence import linear_recurrence
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import take

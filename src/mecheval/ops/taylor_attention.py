@@ -15,9 +15,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from mecheval.ops.dispatch import use_fast, use_gpu
+from mecheval.ops.dispatch import once_differentiable, use_fast, use_gpu
 from mecheval.ops.pieces import current
 from mecheval.ops.queries import check_at
 from mecheval.ops.ragged import documents_now

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.dispatch import use_fast
+from mecheval.ops.dispatch import once_differentiable, use_fast
 from mecheval.ops.rows import Floats, as_rows
 
 _ZERO = np.float32(0)
