@@ -46,10 +46,17 @@ def use_fast(*tensors: Tensor) -> bool:
     Double precision goes through the reference, which is what makes gradcheck a test of the maths.
     Asking for "fast" where it does not apply is an error, so that a test of it cannot pass by accident.
     """
-    applies = all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors) and not transformed()
-    if _path.get() == "fast" and not applies:
-        raise ValueError("the fast CPU path takes float32 tensors on the CPU")
-    return applies and _path.get() != "reference"
+    chosen = _path.get()
+    for t in tensors:
+        if t.dtype is not torch.float32 or not t.is_cpu:
+            if chosen == "fast":
+                raise ValueError("the fast CPU path takes float32 tensors on the CPU")
+            return False
+    if chosen == "reference" or not transformed():
+        return chosen != "reference"
+    if chosen == "fast":
+        raise ValueError("the fast CPU path does not work inside torch.func")
+    return False
 
 
 def is_forced() -> bool:
@@ -76,8 +83,18 @@ def in_float32(operation: F) -> F:
 
 
 def once_differentiable(backward: F) -> F:
-    """PyTorch's mark of gradients that cannot be differentiated again, here of gradients in float32."""
-    return in_float32(cast(F, function.once_differentiable(backward)))
+    """PyTorch's mark of gradients that cannot be differentiated again, here of gradients in float32.
+
+    PyTorch's own costs as much as a small kernel. Unless a gradient is itself differentiated, gradients are off while
+    it is computed, and there is nothing to guard.
+    """
+    guarded = function.once_differentiable(backward)
+
+    @wraps(backward)
+    def either(*given: Any) -> Any:
+        return (guarded if torch.is_grad_enabled() else backward)(*given)
+
+    return in_float32(cast(F, either))
 
 
 def _widened(value: Any) -> Any:

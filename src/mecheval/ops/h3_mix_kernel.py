@@ -1,8 +1,12 @@
-"""The loops of H3's gated convolution, in the blocks and tiles of `long_conv_kernel`: a lane is a head here.
+"""The loops of H3's gated convolution, in the blocks and tiles of `long_conv_kernel`.
+
+A lane is a channel c = h P + e, one of a head's P numbers. For each of P turns s, a block holds the products of k's
+channels with v's, those of each head turned by s: entry e meets entry f = (e + s) mod P. So lanes are full however
+few heads there are, and a head's P² products need P convolutions.
 
 Shapes: B documents, L length of the longest, T tokens of all of them, A positions asked of each, Q of all of them, H
-heads, P numbers in a head (e and f count them), N numbers in a block. Documents stand end to end, the first token of
-each in `starts_B`, with the total at its end.
+heads, P numbers in a head (e and f count them), C = H P channels, N numbers in a block. Documents stand end to end, the
+first token of each in `starts_B`, with the total at its end.
 """
 
 from __future__ import annotations
@@ -11,34 +15,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecheval.kernels import fast_kernel
-from mecheval.ops.long_conv_kernel import LANES, LEAD, add_convolution, add_reversed, load, padded
+from mecheval.ops.long_conv_kernel import LANES, LEAD, add_convolution, add_reversed, load, padded, store
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
+U32 = NDArray[np.uint32]
 
 
 @fast_kernel
-def _load_planes(x_LHP: F32, head: int, x_PN: F32) -> None:
-    """Copy LANES heads from `head` on, each of a head's P numbers to a block of its own, which ends in zeros."""
-    length, heads, width = x_LHP.shape
-    lanes = min(LANES, heads - head)
-    for e in range(width):
-        block = x_PN[e]
-        block[length * LANES : padded(length)] = 0
-        for t in range(length):
-            for h in range(lanes):
-                block[t * LANES + h] = x_LHP[t, head + h, e]
+def _turn(channel: int, width: int, turn: int, from_C: U32) -> None:
+    """Fill which channel comes to each lane when every head's numbers are turned."""
+    for i in range(len(from_C)):
+        head, e = divmod(channel + i, width)
+        from_C[i] = head * width + (e + turn) % width
 
 
 @fast_kernel
-def _store_planes(x_PN: F32, head: int, x_LHP: F32) -> None:
-    length, heads, width = x_LHP.shape
-    lanes = min(LANES, heads - head)
-    for e in range(width):
-        block = x_PN[e]
-        for t in range(length):
-            for h in range(lanes):
-                x_LHP[t, head + h, e] = block[t * LANES + h]
+def _load_turned(x_LC: F32, from_C: U32, block: F32) -> None:
+    """As `load`, but for each lane from this channel."""
+    block[len(x_LC) * LANES :] = 0
+    for t in range(len(x_LC)):
+        row, to = x_LC[t], block[t * LANES :]
+        for i in range(len(from_C)):
+            to[i] = row[from_C[i]]
+
+
+@fast_kernel
+def _add_turned(block: F32, from_C: U32, sum_LC: F32) -> None:
+    """Add each lane to the channel that `_load_turned` gives it."""
+    for t in range(len(sum_LC)):
+        row, to = block[t * LANES :], sum_LC[t]
+        for i in range(len(from_C)):
+            to[from_C[i]] += row[i]
+
+
+@fast_kernel
+def _repeat(kernel_LH: F32, width: int) -> F32:
+    """The taps of each head for all its channels, (L, C)."""
+    taps_LC = np.empty((len(kernel_LH), kernel_LH.shape[1] * width), np.float32)
+    for t in range(len(kernel_LH)):
+        for h in range(kernel_LH.shape[1]):
+            for e in range(width):
+                taps_LC[t, h * width + e] = kernel_LH[t, h]
+    return taps_LC
 
 
 @fast_kernel
@@ -66,28 +85,29 @@ def _reverse(x: F32, length: int, out: F32) -> None:
 @fast_kernel
 def forward(q_THP: F32, k_THP: F32, v_THP: F32, kernel_LH: F32, starts_B: I64, out_THP: F32) -> None:
     """o_f = Σ_e q_e (kernel * (k_e v_f)), where * is the causal convolution."""
-    _, heads, width = q_THP.shape
-    most = padded(len(kernel_LH))
-    for head in range(0, heads, LANES):
-        taps = np.zeros(most + LEAD, np.float32)
-        load(kernel_LH, head, False, taps[LEAD:])
-        q, k, v = np.zeros((3, width, most), np.float32)
-        out = np.empty((width, most), np.float32)
+    tokens, heads, width = q_THP.shape
+    channels, most = heads * width, padded(len(kernel_LH))
+    q_TC, k_TC, v_TC = q_THP.reshape(tokens, channels), k_THP.reshape(tokens, channels), v_THP.reshape(tokens, channels)
+    out_TC, taps_LC = out_THP.reshape(tokens, channels), _repeat(kernel_LH, width)
+    out_TC[:] = 0
+    for channel in range(0, channels, LANES):
+        taps, from_C = np.zeros(most + LEAD, np.float32), np.empty(min(LANES, channels - channel), np.uint32)
+        load(taps_LC, channel, False, taps[LEAD:])
+        q, k, v = np.zeros(most, np.float32), np.zeros(most, np.float32), np.zeros(most, np.float32)
         product, mixed = np.empty(most, np.float32), np.empty(most, np.float32)
         for b in range(len(starts_B) - 1):
             start, end = starts_B[b], starts_B[b + 1]
             size = padded(end - start)
-            _load_planes(q_THP[start:end], head, q)
-            _load_planes(k_THP[start:end], head, k)
-            _load_planes(v_THP[start:end], head, v)
-            out[:, :size] = 0
-            for e in range(width):
-                for f in range(width):
-                    _multiply(k[e], v[f], product[:size])
-                    mixed[:size] = 0
-                    add_convolution(product[:size], taps, mixed[:size])
-                    _add_product(q[e], mixed, out[f][:size])
-            _store_planes(out, head, out_THP[start:end])
+            load(q_TC[start:end], channel, False, q[:size])
+            load(k_TC[start:end], channel, False, k[:size])
+            for turn in range(width):
+                _turn(channel, width, turn, from_C)
+                _load_turned(v_TC[start:end], from_C, v[:size])
+                _multiply(k, v, product[:size])
+                mixed[:size] = 0
+                add_convolution(product[:size], taps, mixed[:size])
+                _multiply(q, mixed, product[:size])
+                _add_turned(product[:size], from_C, out_TC[start:end])
 
 
 @fast_kernel
@@ -96,47 +116,58 @@ def backward(
     dq_THP: F32, dk_THP: F32, dv_THP: F32, dkernel_LH: F32,
 ) -> None:  # fmt: skip
     """Write the gradients. Those of a convolution are causal convolutions too, in reversed time (`turned`)."""
-    _, heads, width = q_THP.shape
-    most = padded(len(kernel_LH))
-    dkernel_LH[:] = 0
-    for head in range(0, heads, LANES):
+    tokens, heads, width = q_THP.shape
+    channels, most = heads * width, padded(len(kernel_LH))
+    q_TC, k_TC, v_TC = q_THP.reshape(tokens, channels), k_THP.reshape(tokens, channels), v_THP.reshape(tokens, channels)
+    dq_TC, dk_TC = dq_THP.reshape(tokens, channels), dk_THP.reshape(tokens, channels)
+    dout_TC, dv_TC = dout_THP.reshape(tokens, channels), dv_THP.reshape(tokens, channels)
+    taps_LC = _repeat(kernel_LH, width)
+    dtaps_LC = np.zeros_like(taps_LC)
+    dv_TC[:] = 0
+    for channel in range(0, channels, LANES):
         taps, product = np.zeros(most + LEAD, np.float32), np.zeros(most + LEAD, np.float32)
-        load(kernel_LH, head, False, taps[LEAD:])
-        q, k, v, dout = np.zeros((4, width, most), np.float32)
-        dq, dk, dv = np.empty((3, width, most), np.float32)
+        from_C = np.empty(min(LANES, channels - channel), np.uint32)
+        load(taps_LC, channel, False, taps[LEAD:])
         # Apart from one another: in one array, a multiple of 4 kB apart, they take three times as long.
+        q, k, v = np.zeros(most, np.float32), np.zeros(most, np.float32), np.zeros(most, np.float32)
+        dout, dq, dk = np.zeros(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32)
         mixed, dmixed, dproduct = np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32)
         turned, dproduct_turned = np.empty(most, np.float32), np.empty(most, np.float32)
         dtaps_turned = np.empty(most, np.float32)
         for b in range(len(starts_B) - 1):
             start, end = starts_B[b], starts_B[b + 1]
             length, size = end - start, padded(end - start)
-            _load_planes(q_THP[start:end], head, q)
-            _load_planes(k_THP[start:end], head, k)
-            _load_planes(v_THP[start:end], head, v)
-            _load_planes(dout_THP[start:end], head, dout)
-            dq[:, :size] = 0
-            dk[:, :size] = 0
-            dv[:, :size] = 0
+            load(q_TC[start:end], channel, False, q[:size])
+            load(k_TC[start:end], channel, False, k[:size])
+            dq[:size] = 0
+            dk[:size] = 0
             dtaps_turned[:size] = 0
-            for e in range(width):
-                for f in range(width):
-                    _multiply(k[e], v[f], product[LEAD : LEAD + size])
-                    mixed[:size] = 0
-                    add_convolution(product[LEAD : LEAD + size], taps, mixed[:size])
-                    _add_product(dout[f], mixed, dq[e][:size])
-                    _multiply(dout[f], q[e], dmixed[:size])
-                    _reverse(dmixed, length, turned[:size])
-                    add_convolution(turned[:size], product, dtaps_turned[:size])
-                    dproduct_turned[:size] = 0
-                    add_convolution(turned[:size], taps, dproduct_turned[:size])
-                    _reverse(dproduct_turned, length, dproduct[:size])
-                    _add_product(dproduct, v[f], dk[e][:size])
-                    _add_product(dproduct, k[e], dv[f][:size])
-            _store_planes(dq, head, dq_THP[start:end])
-            _store_planes(dk, head, dk_THP[start:end])
-            _store_planes(dv, head, dv_THP[start:end])
-            add_reversed(dtaps_turned, length, head, dkernel_LH)
+            for turn in range(width):
+                _turn(channel, width, turn, from_C)
+                _load_turned(v_TC[start:end], from_C, v[:size])
+                _load_turned(dout_TC[start:end], from_C, dout[:size])
+                _multiply(k, v, product[LEAD : LEAD + size])
+                mixed[:size] = 0
+                add_convolution(product[LEAD : LEAD + size], taps, mixed[:size])
+                _add_product(dout, mixed, dq[:size])
+                _multiply(dout, q, dmixed[:size])
+                _reverse(dmixed, length, turned[:size])
+                add_convolution(turned[:size], product, dtaps_turned[:size])
+                dproduct_turned[:size] = 0
+                add_convolution(turned[:size], taps, dproduct_turned[:size])
+                _reverse(dproduct_turned, length, dproduct[:size])
+                _add_product(dproduct, v, dk[:size])
+                _multiply(dproduct, k, mixed[:size])
+                _add_turned(mixed[:size], from_C, dv_TC[start:end])
+            store(dq, channel, False, dq_TC[start:end])
+            store(dk, channel, False, dk_TC[start:end])
+            add_reversed(dtaps_turned, length, channel, dtaps_LC)
+    for t in range(len(dkernel_LH)):
+        for h in range(heads):
+            total = np.float32(0.0)
+            for e in range(h * width, (h + 1) * width):
+                total += dtaps_LC[t, e]
+            dkernel_LH[t, h] = total
 
 
 @fast_kernel

@@ -38,9 +38,9 @@ def load(x_LC: F32, channel: int, reverse: bool, block: F32) -> None:
     lanes = min(LANES, channels - channel)
     block[length * LANES :] = 0
     for t in range(length):
-        row_C = x_LC[length - 1 - t if reverse else t]
+        row, to = x_LC[length - 1 - t if reverse else t, channel : channel + lanes], block[t * LANES :]
         for c in range(lanes):
-            block[t * LANES + c] = row_C[channel + c]
+            to[c] = row[c]
 
 
 @fast_kernel
@@ -49,9 +49,9 @@ def store(block: F32, channel: int, reverse: bool, y_LC: F32) -> None:
     length, channels = y_LC.shape
     lanes = min(LANES, channels - channel)
     for t in range(length):
-        row_C = y_LC[length - 1 - t if reverse else t]
+        row, to = block[t * LANES :], y_LC[length - 1 - t if reverse else t, channel : channel + lanes]
         for c in range(lanes):
-            row_C[channel + c] = block[t * LANES + c]
+            to[c] = row[c]
 
 
 @fast_kernel
@@ -76,9 +76,9 @@ def add_reversed(block: F32, length: int, channel: int, sum_LC: F32) -> None:
     """Add the first `length` rows of a block, the last of them first."""
     lanes = min(LANES, sum_LC.shape[1] - channel)
     for t in range(length):
-        row_C = sum_LC[length - 1 - t]
+        row, to = block[t * LANES :], sum_LC[length - 1 - t, channel : channel + lanes]
         for c in range(lanes):
-            row_C[channel + c] += block[t * LANES + c]
+            to[c] += row[c]
 
 
 @fast_kernel

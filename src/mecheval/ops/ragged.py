@@ -126,7 +126,8 @@ def _even(batch: int, length: int) -> Documents:
 
 def arrays(*tensors: Tensor) -> list[NDArray[Any]]:
     """The tensors for a kernel; those of documents, (B, L or K, X) or (B, L or K, H, X), with their rows end to end."""
-    return [x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) if x.ndim > 2 else x for x in (x.numpy() for x in tensors)]
+    found = [x.numpy() for x in tensors]
+    return [x if x.ndim < 3 else x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in found]
 
 
 class _Spread(torch.autograd.Function):

@@ -11,4 +11,4 @@ Floats = NDArray[np.float32]
 
 def as_rows(*tensors: Tensor) -> list[Floats]:
     """Each contiguous tensor (..., C) as an array (N, C) over the same memory."""
-    return [tensor.view(-1, tensor.shape[-1]).numpy() for tensor in tensors]
+    return [tensor.numpy().reshape(-1, tensor.shape[-1]) for tensor in tensors]

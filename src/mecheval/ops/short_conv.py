@@ -17,6 +17,9 @@ from mecheval.ops.pieces import apart, current, extended
 from mecheval.ops.queries import check_at, take
 from mecheval.ops.ragged import arrays, documents_now, layout
 
+EVERYWHERE = torch.empty(0, 0, dtype=torch.int64)
+"""What the kernels get instead of positions if all are wanted."""
+
 
 @in_float32
 def short_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, at: Tensor | None = None) -> Tensor:
@@ -57,17 +60,17 @@ class _ShortConv(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, at: Tensor | None) -> Tensor:
         channels = x.shape[2]
         bias_C = x.new_zeros(channels) if bias is None else bias.contiguous()
-        at_BP = torch.empty(0, 0, dtype=torch.int64) if at is None else at.contiguous()
-        inputs = (x.contiguous(), weight[:, 0].contiguous(), bias_C, layout(x).starts, at_BP)
+        at_BP = EVERYWHERE if at is None else at.contiguous()
+        inputs = x.contiguous(), weight[:, 0].contiguous(), bias_C, layout(x).starts, at_BP
         y = x.new_empty(*(x.shape[:2] if at is None else at.shape), channels)
-        short_conv_kernel.forward(*arrays(*inputs, y))
-        ctx.save_for_backward(*inputs)
+        ctx.given = arrays(*inputs)
+        ctx.save_for_backward(*inputs[:3])  # so that a change to them is noticed
+        short_conv_kernel.forward(*ctx.given, *arrays(y))
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        inputs = ctx.saved_tensors
-        dx, dw_CK, dbias_C = grads = [torch.zeros_like(x) for x in inputs[:3]]
-        short_conv_kernel.backward(*arrays(*inputs, dy.contiguous(), *grads))
+        dx, dw_CK, dbias_C = grads = [torch.zeros_like(x) for x in ctx.saved_tensors]
+        short_conv_kernel.backward(*ctx.given, *arrays(dy.contiguous(), *grads))
         return dx, dw_CK[:, None], dbias_C if ctx.needs_input_grad[2] else None, None
