@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mecheval.cli.app import app, aside, console, loading, print_json
 from mecheval.cli.clean import write
-from mecheval.cli.options import AllSeeds, AsJson, Scale, StoreAddress
+from mecheval.cli.options import AllSeeds, AsJson, Scale, StorePath
 from mecheval.cli.show import format_of, formatted
 from mecheval.cli.studies import ALL
 from mecheval.errors import UnknownName
@@ -29,7 +30,7 @@ def compare(
     scale: Scale = "laptop",
     seeds: AllSeeds = None,
     table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns or claims.")] = None,
-    store: StoreAddress = DEFAULT_STORE,
+    store: StorePath = Path(DEFAULT_STORE),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the claims, or --table, in Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print the claims, or --table, in LaTeX.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV: cells, or claims if there are no cells.")] = False,
@@ -40,7 +41,7 @@ def compare(
         from mecheval import studies
         from mecheval.cli.show.studies import comparison_parts
         from mecheval.paper import compare_study
-        from mecheval.store.location import open_published
+        from mecheval.store import Published, Store
         from mecheval.store.store import snapshot_of
 
     kind = format_of(csv=csv, json=as_json, latex=latex, markdown=markdown)
@@ -51,7 +52,7 @@ def compare(
         raise UnknownName("table", str(table), TABLES)
     with aside.status("reading"):
         names = studies.PAPER if study == ALL else [study]
-        opened = open_published(store)
+        opened: Store = Published(store)
         grids = {}
         for name in names:
             n = studies.seeds_in(studies.STUDIES[name], scale, opened) if seeds is None else seeds

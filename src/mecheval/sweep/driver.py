@@ -63,11 +63,10 @@ class Swept:
     failures: tuple[Failure, ...]
 
 
-def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatcher, address: str = "") -> Swept:
+def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatcher) -> Swept:
     """Finish every job: skip runs that are done, resume interrupted ones and retry failed ones.
 
-    When `store` is a local copy of a remote store, workers open `address` instead. A store that cannot be written is
-    an error before anything is computed.
+    A store that cannot be written is an error before anything is computed.
     """
     jobs = merged(jobs)
     todo = in_order(pending(jobs, store), store)
@@ -83,7 +82,7 @@ def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatch
     watcher.begin(jobs, todo, store, engine.workers)
     try:
         if todo:
-            engine.run(todo, address or str(store.path), hear)
+            engine.run(todo, str(store.path), hear)
     finally:
         watcher.end()
         remove_stale(store.path)  # files left by a killed cluster sweep, which this one may have finished

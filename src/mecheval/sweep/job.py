@@ -97,13 +97,11 @@ Report = Callable[[Event], None]
 """A function that is called with each event of a job."""
 
 
-def work(
-    job: Job, store: str, report: Report, saved: Callable[[], None] | None = None, checkpoint_seconds: float = 30.0
-) -> str:
+def work(job: Job, store: str, report: Report, checkpoint_seconds: float = 30.0) -> str:
     """Train a job's run and intervene on it, skipping what is done already; report its end and return its status.
 
-    The status is `held` if another process still works on the run after `HELD_SECONDS`. `saved` is called after each
-    checkpoint has been written. Errors are reported, not raised.
+    The status is `held` if another process still works on the run after `HELD_SECONDS`. Errors are reported, not
+    raised.
     """
     from mecheval.analysis.runs import probe  # imported here so that planning a sweep does not load torch
     from mecheval.training.loop import Interrupted, train
@@ -113,7 +111,7 @@ def work(
     watcher = _Reporter(job.run, report)
     try:
         watchers = [*(tracker(name, Path(store)) for name in job.track), watcher]
-        _patiently(folder, lambda: train(job.config, store, watchers, checkpoint_seconds, saved))
+        _patiently(folder, lambda: train(job.config, store, watchers, checkpoint_seconds))
         for split in missing(job, folder):
             _patiently(folder, lambda split=split: probe(folder, split=split))  # type: ignore[misc]
         status, message = str(folder.status()["status"]), ""

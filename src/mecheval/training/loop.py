@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,12 +43,11 @@ def train(
     store: Store | str | Path = DEFAULT_STORE,
     watchers: Sequence[Watcher] = (),
     checkpoint_seconds: float = 30.0,
-    saved: Callable[[], None] | None = None,
 ) -> RunFolder:
     """Train `config` and store the run in `store`; resume it if it was interrupted, and skip it if it is finished.
 
     The results depend only on the config, and not on interruptions or on when checkpoints are written. A checkpoint is
-    written every `checkpoint_seconds`, and `saved` is called after each.
+    written every `checkpoint_seconds`.
     """
     store = store if isinstance(store, Store) else Store(store)
     folder = store.folder(config.id)
@@ -64,7 +63,7 @@ def train(
                 _begin(folder, state, watcher)
                 with _ending(folder, state, watcher):
                     data, dev = TrainingData(config, task), evaluation_set(config, task, "dev")
-                    status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request, saved)
+                    status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request)
                     _finish(folder, state, status, {"dev": dev, "test": evaluation_set(config, task, "test")})
     return folder
 
@@ -95,7 +94,7 @@ def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
 
 def _steps(
     folder: RunFolder, state: Training, data: TrainingData, dev: list[Questions], watcher: Watcher, pause: float,
-    request: Request, after_saving: Callable[[], None] | None,
+    request: Request,
 ) -> str:  # fmt: skip
     """Train until the end, an early stop or a loss that is not finite; return `done` or `diverged`."""
     config = state.config
@@ -119,8 +118,6 @@ def _steps(
         if request or now - saved >= pause:
             write_checkpoint(folder.checkpoints, config.id, state.checkpoint())
             folder.set_status(step=state.step, seconds=state.seconds)
-            if after_saving is not None:
-                after_saving()
             saved = time.monotonic()
         if request.signal is not None:
             raise Interrupted(folder, state.step, request.signal)
