@@ -124,7 +124,7 @@ def test_a_node_dies_and_every_run_ends_as_if_it_never_had(
 
     def listen(event: Event) -> None:
         heard.append(event)
-        if "is being trained by process" in event.message:
+        if "is in use by process" in event.message:
             assert sum(event.kind == "end" for event in heard) == len(JOBS) - 1, "only this one is left"
             elsewhere.close()
         if second in cluster.list_all_nodes() and any(is_halfway(store.folder(job.run), second) for job in LONG):

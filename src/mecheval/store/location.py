@@ -13,7 +13,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -44,6 +44,20 @@ def check_writable(folder: Path, what: str) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(f"cannot write to the {what} {folder}: {error.strerror or error}.") from error
+
+
+def unmoved(folder: Path) -> Callable[[], bool]:
+    """A function that says whether a folder is still the same one; it may be moved or removed meanwhile."""
+
+    def mark() -> tuple[int, int] | None:
+        try:
+            found = folder.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    before = mark()
+    return lambda: mark() == before
 
 
 @contextmanager

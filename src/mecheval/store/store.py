@@ -17,7 +17,7 @@ from mecheval.errors import UserError
 from mecheval.machine import growing_by
 from mecheval.store.bounds import ALONG, bound_table, bounded_row, row_problem
 from mecheval.store.folder import RunFolder
-from mecheval.store.guard import Record, StoreError, blank, refuse_links
+from mecheval.store.guard import Record, StoreError, StoreWarning, blank, refuse_links
 from mecheval.store.schema import EFFECTS, LONGEST_TEXT, RUNS, STORED, TABLES, VIEWS, WHOLE, Table
 from mecheval.store.tables import (
     MOST_MEMORY,
@@ -48,10 +48,6 @@ USUAL = ("runs", "history", "effects", "verdicts")
 """Tables that a snapshot has by default."""
 
 
-class StoreWarning(UserWarning):
-    """A run, or part of it, cannot be used and is left out."""
-
-
 class Store:
     """The runs below `<path>/runs`; creating this object touches no file.
 
@@ -67,7 +63,7 @@ class Store:
         return (self.path / "runs").is_dir()
 
     def ids(self) -> list[str]:
-        """The ids of all runs, sorted."""
+        """The ids of all runs, sorted; a run that has lost its status is one of them, so that it is not overlooked."""
         try:
             refuse_links(self.path / "runs", self.path / "runs")
             names = [entry.name for entry in (self.path / "runs").iterdir()]
@@ -75,7 +71,8 @@ class Store:
             raise UserError(f"there is no store at {self.path}; `mecheval train` makes one.") from None
         except OSError as error:
             raise StoreError(f"cannot read {self.path}: {error.strerror}.") from error
-        return sorted(name for name in names if ID.fullmatch(name) and self.folder(name).exists())
+        folders = [self.folder(name) for name in names if ID.fullmatch(name)]
+        return sorted(folder.id for folder in folders if folder.exists() or folder.is_lost())
 
     def folder(self, run: str) -> RunFolder:
         """The folder of the run with this id, whether it has begun or not."""
@@ -199,7 +196,7 @@ class Store:
         records = {}
         for run in self.ids():
             try:
-                record = self.folder(run).record()
+                record = self.folder(run).known()
             except StoreError as error:
                 record = blank(run, status="failed", message=str(error)[:LONGEST_TEXT])
                 self._warn(run, str(error))

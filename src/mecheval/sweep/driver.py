@@ -15,7 +15,7 @@ import numpy as np
 from mecheval.config import RunConfig
 from mecheval.mixers.options import LONG
 from mecheval.store import Store, StoreError
-from mecheval.store.location import check_writable, remove_stale
+from mecheval.store.location import check_writable, remove_stale, unmoved
 from mecheval.store.schema import WHOLE
 from mecheval.sweep.engine import Engine
 from mecheval.sweep.job import Event, Job
@@ -71,14 +71,18 @@ def sweep(jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatch
     jobs = merged(jobs)
     todo = in_order(pending(jobs, store), store)
     ended: dict[str, Event] = {}
+    runs = store.path / "runs"
 
     def hear(event: Event) -> None:
+        if not is_same():  # the next runs would begin a new store here
+            raise StoreError(f"the store {store.path} was moved or removed; where it is now, the same command resumes.")
         if event.kind == "end":
             ended[event.run] = event
         watcher.event(event)
 
     if todo:
-        check_writable(store.path / "runs", "store")
+        check_writable(runs, "store")
+    is_same = unmoved(runs)
     watcher.begin(jobs, todo, store, engine.workers)
     try:
         if todo:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from mecheval.config import RunConfig, run_config
 from mecheval.errors import UnknownName, UserError, said
 from mecheval.machine import keep_memory
-from mecheval.store import RunFolder, RunHeld, Store
+from mecheval.store import RunFolder, RunHeld, Store, StoreError
 from mecheval.training.watch import Quiet, Start, tracker
 from mecheval.types import LAST
 
@@ -110,6 +110,8 @@ def work(job: Job, store: str, report: Report, checkpoint_seconds: float = 30.0)
     folder = Store(store).folder(job.run)
     watcher = _Reporter(job.run, report)
     try:
+        if not Path(store).is_dir():  # its sweep has made it, and would find a new one in its place
+            raise StoreError(f"the store {store} was moved or removed.")
         watchers = [*(tracker(name, Path(store)) for name in job.track), watcher]
         _patiently(folder, lambda: train(job.config, store, watchers, checkpoint_seconds))
         for split in missing(job, folder):

@@ -76,13 +76,13 @@ def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
     if checkpoint is not None:
         state.restore(checkpoint)
     before = folder.environments()
-    files = folder.environment_file(f"training from step {state.step}")
-    folder.write_files({"config.yaml": config.to_yaml().encode(), **files})
     folder.set_status(
         status="running", task=config.task.name, mixer=config.mixer.name, d_model=config.model.d_model,
         n_layers=config.model.n_layers, lr=config.optimiser.lr, seed=config.seed, steps=config.data.steps,
         step=state.step, parameters=state.lm.n_parameters, config=config.to_dict(), message=None,
     )  # fmt: skip
+    files = folder.environment_file(f"training from step {state.step}")
+    folder.write_files({"config.yaml": config.to_yaml().encode(), **files})
     watcher.begin(
         Start(config.id, config.title, config.to_dict(), state.step, config.data.steps, state.lm.n_parameters)
     )
@@ -116,6 +116,7 @@ def _steps(
         now = time.monotonic()
         state.seconds = now - began
         if request or now - saved >= pause:
+            folder.check_here()
             write_checkpoint(folder.checkpoints, config.id, state.checkpoint())
             folder.set_status(step=state.step, seconds=state.seconds)
             saved = time.monotonic()
