@@ -107,7 +107,8 @@ def test_a_run_that_goes_while_it_is_held_is_told_and_not_begun_again(folder: Ru
     with folder.exclusive():
         folder.set_status(status="running")
         folder.path.rename(moved.path)
-        for write in (lambda: folder.set_status(step=1), lambda: folder.write("history", HISTORY), folder.check_here):
+        writes: list[Callable[[], None]] = [folder.check_here, lambda: folder.set_status(step=1)]
+        for write in (*writes, lambda: folder.write("history", HISTORY)):
             with pytest.raises(StoreError, match=f"run {ID} was moved or removed meanwhile: it is no longer at"):
                 write()
         assert moved.status()["status"] == "running"
@@ -126,7 +127,8 @@ def test_a_status_that_goes_while_the_run_is_held_is_told(folder: RunFolder) -> 
     with folder.exclusive():
         folder.set_status(status="running")
         (folder.path / "status.json").unlink()
-        for write in (lambda: folder.set_status(step=1), lambda: folder.write("history", HISTORY)):
+        writes: list[Callable[[], None]] = [lambda: folder.set_status(step=1), lambda: folder.write("history", [])]
+        for write in writes:
             with pytest.raises(StoreError, match=r"status\.json is missing; restore it"):
                 write()
     assert not folder.exists()
@@ -135,11 +137,12 @@ def test_a_status_that_goes_while_the_run_is_held_is_told(folder: RunFolder) -> 
 def test_a_folder_that_goes_between_its_opening_and_its_locking_is_made_again(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flock, removed = fcntl.flock, []
+    flock, removed = fcntl.flock, list[Path]()
 
     def late(descriptor: int, operation: int) -> None:
         if not removed:  # as `mecheval clean` does at this moment
-            removed.append(shutil.rmtree(folder.path))
+            removed.append(folder.path)
+            shutil.rmtree(folder.path)
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)

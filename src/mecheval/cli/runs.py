@@ -99,10 +99,10 @@ def train(
     resolved = merge(preset, {} if config is None else load_yaml(config), options)
     if mixer is not None and "," in mixer:
         note(f"{mixer} is one hybrid model; for separate runs, give one mixer at a time.")
+    watchers = [tracker(name, store) for name in track or []]
     if dry_run:
         _show_plan(resolved, Store(store), as_json)
         return
-    watchers = [tracker(name, store) for name in track or []]
     keep_memory()
     try:
         folder = run(resolved, store, [*watchers, progress(aside)], checkpoint_seconds)
