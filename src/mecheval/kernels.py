@@ -1,20 +1,36 @@
-"""The two ways in which this package compiles numba kernels, and how kernels copy."""
+"""The two ways in which this package compiles numba kernels, where compiled kernels are kept, and how kernels copy."""
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numpy.typing import NDArray
+
+from mecheval.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., object])
 
 REASSOCIATED = {"reassoc", "contract", "nsz", "arcp"}
 """Allowed changes to the order of float operations; NaN and infinity keep their meaning."""
+
+SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "ENABLE_AVX", "DISABLE_INTEL_SVML")
+"""Settings of numba on which machine code depends, and which numba's own cache does not compare."""
+DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def check_compiled() -> None:
+    """Raise an error if kernels run as plain Python, which gives other last digits than those that a run's id means."""
+    if numba.config.DISABLE_JIT:
+        raise UserError("NUMBA_DISABLE_JIT is set: runs would be very slow and have other bytes; unset it to train.")
 
 
 def kernel(function: F) -> F:
@@ -33,21 +49,71 @@ def fast_kernel(function: F) -> F:
 
 
 def _compile(function: F, **options: Any) -> F:
-    compiled = numba.njit(cache=True, error_model="numpy", **options)(function)
-    # Numba's cache only notices changes of the kernel's own file, not of the kernels and constants that were compiled
-    # into it from other files. So it gets a stamp of all of these to compare.
-    cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    if cache_file is not None and hasattr(cache_file, "_source_stamp"):
-        cache_file._source_stamp = tuple(sorted(_sources(function)))
+    compiled = numba.njit(error_model="numpy", **options)(function)
+    if hasattr(compiled, "_cache"):  # otherwise, compiling is switched off
+        with suppress(RuntimeError):  # there is no folder for a cache that can be written; every process compiles
+            compiled._cache = _Cache(function)
     return cast(F, compiled)
 
 
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """Numba's cache on disk, without what can go wrong with it: a kernel is rather compiled again.
+
+    Numba only notices changes of the kernel's own file, not of the kernels and constants that were compiled into it
+    from other files. So this cache has a stamp of all of these to compare.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, tuple(sorted(_sources(function))))
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(OSError):  # the disk may be full, or the folder no longer writable
+            super().save_overload(sig, data)
+
+
+class _Files(IndexDataCacheFile):  # type: ignore[misc]
+    """A cache's index and data files. A damaged or emptied file counts as missing, and is written again.
+
+    Machine code has a checksum, because one wrong bit would give wrong numbers, and names what it was compiled from,
+    because numba writes the index first, which after a kill leads to the code of an earlier version.
+    """
+
+    def load(self, key: Any) -> Any:
+        try:
+            found = super().load(key)
+        except Exception:  # whatever pickle makes of a damaged file
+            return None
+        return found[1] if found is not None and found[0] == (self._source_stamp, key) else None
+
+    def save(self, key: Any, data: Any) -> None:
+        super().save(key, ((self._source_stamp, key), data))
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            found = super()._load_index()
+        except Exception:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _load_data(self, name: str) -> Any:
+        content = Path(self._data_path(name)).read_bytes()
+        if hashlib.sha256(content[DIGEST_BYTES:]).digest() != content[:DIGEST_BYTES]:
+            return None
+        return pickle.loads(content[DIGEST_BYTES:])  # noqa: S301 (numba wrote it, for this user)
+
+    def _save_data(self, name: str, data: Any) -> None:
+        content = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(hashlib.sha256(content).digest() + content)
+
+
 def _sources(function: Callable[..., object]) -> set[tuple[str, ...]]:
-    """Everything that a kernel's machine code depends on: files with their sizes and times, and global values.
+    """Everything that a kernel's machine code depends on: settings, files with their sizes and times, global values.
 
     A kernel that is defined below its caller is missing from the caller's globals, but it is then in the same file.
     """
-    found: set[tuple[str, ...]] = set()
+    found = {(name, repr(getattr(numba.config, name, None))) for name in SETTINGS}
     functions = [function]
     for caller in functions:  # the list grows by the functions that are called
         file = Path(caller.__code__.co_filename).stat()

@@ -146,7 +146,7 @@ def test_two_commands_on_one_file_lose_no_row(calls: list[tuple[str, int]], tmp_
     cost._keep(path, rows[0])  # what is there keeps its bytes and its place
     assert path.read_bytes() == before
     children = [
-        in_child(lambda n=n: [cost._keep(path, rows[0] | {"length": 10 * i + n}) for i in range(20)])  # type: ignore[misc]
+        in_child(lambda n=n: [cost._keep(path, rows[0] | {"length": 10_000 + 3 * i + n}) for i in range(20)])  # type: ignore[misc]
         for n in range(3)
     ]
     assert [outcome(child) for child in children] == [0] * 3

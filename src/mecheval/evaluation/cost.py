@@ -121,7 +121,8 @@ def _keep(path: Path, row: Mapping[str, Any]) -> None:
     """Add a row to the file, or replace the one of the same setting; other commands may add theirs at the same time."""
     with _writing_alone(path):
         rows_in(path)  # raises an error if it has become another table
-        lines = list(csv.reader(path.open(encoding="utf-8", newline=""))) if path.exists() else [list(COLUMNS)]
+        kept = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = list(csv.reader(io.StringIO(kept, newline=""))) or [list(COLUMNS)]
         new = ["" if row[name] is None else str(row[name]) for name in COLUMNS]
         same = [number for number, line in enumerate(lines) if line[: len(SETTING)] == new[: len(SETTING)]]
         lines[same[0] if same else len(lines) :] = [new, *(lines[same[0] + 1 :] if same else ())]

@@ -15,6 +15,7 @@ from mecheval.analysis.runs import alone
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
 from mecheval.intervene.mechanism import depths_of
+from mecheval.kernels import check_compiled
 from mecheval.machine import Request, changed, stop_requests
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
 from mecheval.store.bounds import ON_THE_WAY
@@ -54,6 +55,7 @@ def train(
     if folder.status()["status"] in WHOLE:
         _remove_checkpoints(folder)  # a process killed at the very end may have left them
         return folder
+    check_compiled()
     task = config.build_task()
     with alone(config.machine.threads):
         state = Training(config, task)  # built before the folder, so that an invalid config leaves nothing behind
