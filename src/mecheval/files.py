@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,32 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def is_at(descriptor: int, path: str | Path) -> bool:
+    """Whether an open file is the one that `path` names now: it may have been moved or removed since it was opened."""
+    try:
+        there = Path(path).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return os.path.samestat(os.fstat(descriptor), there)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock beside the file `path`, for processes that read and rewrite it; the last holder leaves nothing."""
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if is_at(descriptor, lock):  # the holder before may have removed it between opening and locking
+            break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def check_output(path: str | Path) -> Path:

@@ -6,6 +6,7 @@ A kernel becomes one of numba's when it is first called, so that a program that 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -14,10 +15,23 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from mecheval.errors import UserError
+
 F = TypeVar("F", bound=Callable[..., object])
 
 REASSOCIATED = {"reassoc", "contract", "nsz", "arcp"}
 """Allowed changes to the order of float operations; NaN and infinity keep their meaning."""
+
+SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "ENABLE_AVX", "DISABLE_INTEL_SVML")
+"""Settings of numba on which machine code depends, and which numba's own cache does not compare."""
+
+
+def check_compiled() -> None:
+    """Raise an error if kernels run as plain Python, which gives other last digits than those that a run's id means."""
+    from numba.core import config
+
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
+        raise UserError("NUMBA_DISABLE_JIT is set: runs would be very slow and have other bytes; unset it to train.")
 
 
 def kernel(function: F) -> F:
@@ -60,14 +74,14 @@ def _loaded(kernel: _Kernel) -> Any:
     """Numba's kernel, which from now on also has the name of this one in its module, because that is called faster."""
     import numba
 
+    from mecheval.kernel_cache import KernelCache
+
     function = kernel.py_func
     _know_kernels()
-    compiled = numba.njit(cache=True, error_model="numpy", **kernel.options)(function)
-    # Numba's cache only notices changes of the kernel's own file, not of the kernels and constants that were compiled
-    # into it from other files. So it gets a stamp of all of these to compare.
-    cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    if cache_file is not None and hasattr(cache_file, "_source_stamp"):
-        cache_file._source_stamp = tuple(sorted(_sources(function)))
+    compiled = numba.njit(error_model="numpy", **kernel.options)(function)
+    if hasattr(compiled, "_cache"):  # otherwise, compiling is switched off
+        with suppress(RuntimeError):  # there is no folder for a cache that can be written; every process compiles
+            compiled._cache = KernelCache(function, tuple(sorted(_sources(function))))
     if function.__globals__.get(function.__name__) is kernel:
         function.__globals__[function.__name__] = compiled
     return compiled
@@ -84,11 +98,13 @@ def _know_kernels() -> None:
 
 
 def _sources(function: Callable[..., object]) -> set[tuple[str, ...]]:
-    """Everything that a kernel's machine code depends on: files with their sizes and times, and global values.
+    """Everything that a kernel's machine code depends on: settings, files with their sizes and times, global values.
 
     A kernel that is defined below its caller is missing from the caller's globals, but it is then in the same file.
     """
-    found: set[tuple[str, ...]] = set()
+    from numba.core import config
+
+    found: set[tuple[str, ...]] = {(name, repr(getattr(config, name, None))) for name in SETTINGS}
     functions = [function]
     for caller in functions:  # the list grows by the functions that are called
         file = Path(caller.__code__.co_filename).stat()

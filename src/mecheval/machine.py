@@ -22,7 +22,16 @@ from typing import Any
 from mecheval.errors import UserError
 
 PACKAGES = ("torch", "numpy", "numba", "safetensors", "duckdb", "pandas")
-VARIABLES = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
+DIGITS = (
+    "ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA", "GLIBC_TUNABLES",
+    "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES",
+    "NUMBA_BOUNDSCHECK", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "NUMBA_DISABLE_INTEL_SVML", "NUMBA_DISABLE_JIT",
+    "NUMBA_ENABLE_AVX", "NUMBA_LOOP_VECTORIZE", "NUMBA_OPT", "NUMBA_SLP_VECTORIZE", "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_CPU_ISA_HINTS", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)  # fmt: skip
+"""Environment variables on which the last digits of a run depend, because they choose instructions or algorithms."""
+VARIABLES = ("OMP_NUM_THREADS", *DIGITS)
 GIT_SECONDS = 1.0
 """Longest time in seconds to wait for git, so that a slow disk does not delay training."""
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # as malloc.h of glibc numbers them
@@ -44,8 +53,16 @@ def environment() -> dict[str, Any]:
         "cores": affinity(),
         "host": platform.node() or None,
         "packages": {name: _version(name) for name in PACKAGES},
-        "variables": {name: os.environ.get(name) for name in VARIABLES},
+        "variables": _variables(),
     }
+
+
+def _variables() -> dict[str, str]:
+    """Those of `VARIABLES` that are set; numba also takes its own from a file in the working folder."""
+    numba = sys.modules.get("numba")
+    from_file = getattr(getattr(getattr(numba, "config", None), "_env_reloader", None), "old_environ", {})
+    given = {**{name: str(value) for name, value in from_file.items()}, **os.environ}
+    return {name: given[name] for name in VARIABLES if name in given}
 
 
 def keep_memory() -> None:
@@ -87,6 +104,9 @@ def changed(*several: Mapping[str, Mapping[str, Any]]) -> str:
     kinds = list(dict.fromkeys(_kind(part) for part in parts.values()))
     if len(kinds) > 1:
         return f"on different kinds of CPU: {', then '.join(kinds)}"
+    settings = [part.get("variables") or {} for part in parts.values()]
+    if other := [name for name in DIGITS if len({each.get(name) for each in settings}) > 1]:
+        return f"with different values of {', '.join(other)} (see environment.json)"
     versions = {str(sorted((part.get("packages") or {}).items())) for part in parts.values()}
     return "with different versions of its libraries (see environment.json)" if len(versions) > 1 else ""
 

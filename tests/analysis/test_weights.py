@@ -105,6 +105,14 @@ def test_a_pretrained_model_is_a_run_to_which_interventions_add_nothing(
 
 def test_a_pretrained_model_is_exported(tmp_path: Path, command: Command) -> None:
     command.prints("export", "ar-attention-32", "--to", str(tmp_path / "model"))
+    for name in ("README.md", "config.yaml"):  # as if it had been killed while it wrote this file
+        (tmp_path / "model" / "README.md").unlink()
+        (tmp_path / "model" / name).unlink(missing_ok=True)
+        (tmp_path / "model" / f".{name}.x.part").write_text("half")
+        command.prints("export", "ar-attention-32", "--to", str(tmp_path / "model"))
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"model.safetensors", "config.yaml", "README.md"}
+    code, _, err = command("export", "ar-attention-32", "--to", str(tmp_path / "model"))
+    assert (code, "exists and is not an empty folder" in err) == (2, True)
     tokens = torch.arange(8)[None]
     assert torch.equal(me.load_lm(tmp_path / "model")(tokens), load_pretrained("ar-attention-32")(tokens))
 

@@ -36,6 +36,7 @@ train --pairs 8 8
 train --nope 3
 train --config nowhere.yaml
 train --track nowhere
+train --dry-run --track nowhere
 train --checkpoint-seconds nan
 runs --store nowhere
 runs --status finished

@@ -69,17 +69,9 @@ def test_reports_on_runs_without_weights_and_on_published_ones_do_not_wait_for_t
     assert "Where recall happens" in Path("quick.html").read_text()
 
 
-def test_a_store_behind_a_url_is_called_by_its_url(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    url = (tmp_path / "far").as_uri()
-    assert command("report", "--store", url) == (2, "", f"mecheval: the store at {url} has no runs; "
-                                                 "`mecheval train` makes one.\n")  # fmt: skip
-
-
 @pytest.mark.parametrize(("words", "said"), [
     (("--store", "nowhere"), "there is no store at nowhere"),
+    (("--store", "gs://bucket/runs"), "the store gs://bucket/runs is a URL; mount it as a folder"),
     (("--out", "report.txt"), "choose .html or .htm at the end"),
     (("--out", "no/such/report.html"), "there is no such folder"),
     (("--scale", "huge"), "unknown scale 'huge'. Choices: laptop, paper."),

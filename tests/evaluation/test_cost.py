@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -20,6 +21,7 @@ from mecheval.figures.cost import cost as chart
 from mecheval.mixers.options import MIXERS
 from mecheval.ops import dispatch
 from mecheval.sweep.local import program
+from training.runs import in_child, outcome
 
 LENGTHS = (32, 1024, 2048, 4096, 8192)
 
@@ -78,8 +80,8 @@ def test_hypotheses_about_exponents(powers: tuple[float, float], outcomes: tuple
         for mixer, power in zip(("attention", "mamba"), powers, strict=True) for length in LENGTHS
     ]  # fmt: skip
     told = [said for said in cost.hypotheses(pd.DataFrame(rows)) if not said.startswith("Only a part")]
-    for said, outcome in zip(told, outcomes, strict=True):
-        assert f": {outcome}" in said
+    for said, expected in zip(told, outcomes, strict=True):
+        assert f": {expected}" in said
     rows[2]["train_ms"] *= 3  # one point off the line of attention
     assert ": inconclusive (" in cost.hypotheses(pd.DataFrame(rows))[0]
 
@@ -128,6 +130,39 @@ def test_rows_are_kept_and_what_does_not_fit_is_marked(calls: list[tuple[str, in
     drawn = chart(frame)
     crosses = [row for rows in drawn.spec["datasets"].values() for row in rows if "fits" in row]
     assert {(row["mixer"], row["length"], row["fits"]) for row in crosses} == {("delta_net", 2048, "too much memory")}
+
+
+def test_two_commands_on_one_file_lose_no_row(calls: list[tuple[str, int]], tmp_path: Path) -> None:
+    path = tmp_path / "cost.csv"
+    both = [cost.measured(path, [mixer], LENGTHS) for mixer in ("attention", "delta_net")]
+    for one, other in zip(*both, strict=True):
+        assert [row["mixer"] for row, _ in (one, other)] == ["attention", "delta_net"]
+    rows = cost.rows_in(path)
+    assert {(row["mixer"], row["length"]) for row in rows} == {
+        (mixer, length) for mixer in ("attention", "delta_net") for length in LENGTHS
+    }
+    assert len(rows) == 2 * len(LENGTHS)
+    before = path.read_bytes()
+    cost._keep(path, rows[0])  # what is there keeps its bytes and its place
+    assert path.read_bytes() == before
+    children = [
+        in_child(lambda n=n: [cost._keep(path, rows[0] | {"length": 10_000 + 3 * i + n}) for i in range(20)])  # type: ignore[misc, func-returns-value]
+        for n in range(3)
+    ]
+    assert [outcome(child) for child in children] == [0] * 3
+    assert len(cost.rows_in(path)) == len(rows) + 60
+    assert [each.name for each in tmp_path.iterdir()] == ["cost.csv"]
+
+
+def test_a_measurement_whose_command_has_died_ends_without_a_word() -> None:
+    given = {"asked": {"attention": [32], "based": [32]}, "d_model": 16, "memory": 10**10, "seconds": 60}
+    command, surrounding = program("mecheval.analysis.cost_cell", json.dumps(given))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=surrounding)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    with process:
+        assert process.stderr.read() == b""
 
 
 def test_the_command(command: Command, calls: list[tuple[str, int]], tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mecheval as me
 from mecheval.errors import UserError
-from mecheval.explore.server import Server
+from mecheval.explore.server import Server, doorway
 from mecheval.explore.session import Asked, Session
 from mecheval.model.handmade import handmade
 
@@ -116,6 +119,29 @@ def test_only_its_reader_is_answered(server: Server, session: Session) -> None:
     assert json.loads(request(server, f"{home}answer", body="{}")[1])["error"].startswith("the explorer wants")
 
 
+def test_a_browser_is_not_started_with_the_token(server: Server) -> None:
+    with doorway(server.address) as url:
+        assert server.token not in url
+        page = Path(url.removeprefix("file://"))
+        assert f'url={server.address}"' in page.read_text()
+        assert page.parent.stat().st_mode & 0o077 == 0
+    assert not page.parent.exists()
+
+
+def test_two_hundred_requests_at_once_are_all_answered(session: Session) -> None:
+    with Server(session) as server, ExitStack() as stack:
+        asking = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port), timeout=5))
+            for _ in range(200)
+        ]  # before one of them is accepted
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        for each in asking:
+            each.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert all(each.recv(12) == b"HTTP/1.0 403" for each in asking)
+        server.shutdown()
+
+
 def test_the_first_answer_is_prepared_before_anybody_asks(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     answered: list[Asked] = []
     monkeypatch.setattr(session, "answer", lambda asked: answered.append(asked) or {})  # type: ignore[func-returns-value]
@@ -132,7 +158,9 @@ def test_the_page(server: Server, browser: Any) -> None:
     page.set_default_timeout(30_000)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
-    page.goto(server.address)
+    with doorway(server.address) as url:
+        page.goto(url)
+        page.wait_for_url(server.address)
     page.wait_for_selector("#map button")
     assert page.inner_text("#verdict").startswith("induction")
     page.click('[data-cell="blocks.1.input@value"]')
@@ -148,4 +176,4 @@ def test_the_page(server: Server, browser: Any) -> None:
     sync_api.expect(page.locator("#problem")).to_be_empty(timeout=30_000)
     page.close()
     assert problems == []
-    assert all(url.startswith(server.address) or url.endswith("/favicon.ico") for url in requests)
+    assert all(url.startswith(server.address) or url.endswith("/favicon.ico") for url in requests[1:])

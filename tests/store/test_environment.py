@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,24 @@ def test_environment_is_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["mecheval"] == metadata.version("mecheval")
     assert facts["packages"]["torch"] == metadata.version("torch")
     assert facts["cores"] == len(os.sched_getaffinity(0))
-    assert facts["variables"] == {"OMP_NUM_THREADS": "3", "ATEN_CPU_CAPABILITY": os.environ.get("ATEN_CPU_CAPABILITY")}
+    assert facts["variables"]["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize("name", ["NUMBA_OPT", "NUMBA_DISABLE_JIT", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR"])
+def test_what_changes_the_last_digits_is_recorded_and_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(name, raising=False)
+    before = environment()
+    monkeypatch.setenv(name, "1")
+    assert environment()["variables"] == before["variables"] | {name: "1"}
+    said = changed({"training from step 0": before}, {"training from step 7": environment()})
+    assert said == f"with different values of {name} (see environment.json)"
+
+
+def test_settings_of_numba_in_a_file_are_recorded_too(tmp_path: Path) -> None:
+    (tmp_path / ".numba_config.yaml").write_text("opt: 1\n")
+    program = "import mecheval.kernels\nfrom mecheval.machine import environment\n"
+    program += "assert environment()['variables']['NUMBA_OPT'] == '1'"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
 
 def test_there_is_at_least_one_core() -> None:

@@ -5,6 +5,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +20,10 @@ from typing import Any
 import pytest
 
 from mecheval.errors import UserError
-from mecheval.store import RunFolder, Store, StoreError
+from mecheval.store import RunFolder, Store, StoreError, StoreWarning
+from mecheval.store.lock import PATIENCE
 from mecheval.store.schema import RUNS
-from store.examples import EFFECT, HISTORY, ID, hold, write_run
+from store.examples import ABLATION, EFFECT, HISTORY, ID, hold, write_run
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_a_held_run_is_refused_and_the_holder_is_named(folder: RunFolder, tmp_pa
         assert folder.is_held()
         assert folder.status()["status"] == "running"
         with (
-            pytest.raises(UserError, match=rf"run {ID} is being trained by process {pid} on host .+ \(since 2.+ UTC\)"),
+            pytest.raises(UserError, match=rf"run {ID} is in use by process {pid} on host .+ \(since 2.+ UTC\)"),
             folder.exclusive(),
         ):
             pass
@@ -82,6 +84,72 @@ def test_exclusive_also_within_a_process_and_again_afterwards(folder: RunFolder)
             with pytest.raises(UserError, match=f"process {os.getpid()} "), RunFolder(folder.path).exclusive():
                 pass
             assert folder.is_held()
+
+
+def test_what_was_computed_waits_for_the_run_and_says_so_once(folder: RunFolder) -> None:
+    write_run(folder)
+    holder = RunFolder(folder.path).exclusive()
+    holder.__enter__()
+    end = threading.Timer(3 * PATIENCE, lambda: holder.__exit__(None, None, None))
+    end.start()
+    with pytest.warns(StoreWarning) as warned, folder.saving():
+        folder.replace({"ablations": [ABLATION | {"edited": 0.0}]}, ("state",), "interventions")
+    end.join()
+    [said] = warned
+    assert str(said.message).startswith(f"run {ID} is in use by process {os.getpid()} on host ")
+    assert str(said.message).endswith("the result is saved as soon as it is released.")
+    assert [row["edited"] for row in folder.read("ablations")] == [0.0]
+
+
+def test_a_run_that_goes_while_it_is_held_is_told_and_not_begun_again(folder: RunFolder, tmp_path: Path) -> None:
+    moved = RunFolder(tmp_path / "elsewhere" / ID)
+    moved.path.parent.mkdir()
+    with folder.exclusive():
+        folder.set_status(status="running")
+        folder.path.rename(moved.path)
+        writes: list[Callable[[], None]] = [folder.check_here, lambda: folder.set_status(step=1)]
+        for write in (*writes, lambda: folder.write("history", HISTORY)):
+            with pytest.raises(StoreError, match=f"run {ID} was moved or removed meanwhile: it is no longer at"):
+                write()  # type: ignore[no-untyped-call]
+        assert moved.status()["status"] == "running"
+        RunFolder(folder.path).path.mkdir()  # another process begins it anew
+        with pytest.raises(StoreError, match="was moved or removed"):
+            folder.set_status(step=1)
+    assert list(folder.path.iterdir()) == []
+    assert moved.status()["status"] == "interrupted"
+    folder.path.rmdir()
+    with pytest.raises(StoreError, match="was moved or removed"), folder.saving():
+        pass
+    assert not folder.path.exists()
+
+
+def test_a_status_that_goes_while_the_run_is_held_is_told(folder: RunFolder) -> None:
+    with folder.exclusive():
+        folder.set_status(status="running")
+        (folder.path / "status.json").unlink()
+        writes: list[Callable[[], None]] = [lambda: folder.set_status(step=1), lambda: folder.write("history", [])]
+        for write in writes:
+            with pytest.raises(StoreError, match=r"status\.json is missing; restore it"):
+                write()
+    assert not folder.exists()
+
+
+def test_a_folder_that_goes_between_its_opening_and_its_locking_is_made_again(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, removed = fcntl.flock, list[Path]()
+
+    def late(descriptor: int, operation: int) -> None:
+        if not removed:  # as `mecheval clean` does at this moment
+            removed.append(folder.path)
+            shutil.rmtree(folder.path)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with folder.exclusive():
+        folder.set_status(status="running")
+        assert folder.is_held()
+    assert folder.status()["status"] == "interrupted"
 
 
 def test_asking_who_holds_a_run_is_not_in_the_way_of_a_writer(folder: RunFolder) -> None:

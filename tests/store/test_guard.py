@@ -12,7 +12,6 @@ import pytest
 from commands import Command
 from mecheval.store import RunFolder, Store, StoreError, StoreWarning
 from mecheval.store.guard import read_file
-from mecheval.store.location import Mirror
 from mecheval.training.loop import _remove_checkpoints
 from store.examples import ID, write_run
 
@@ -104,13 +103,6 @@ def test_a_run_or_all_runs_that_lie_elsewhere(folder: RunFolder, tmp_path: Path)
     (tmp_path / "mine").symlink_to(tmp_path / "store")  # the store itself may be reached by a link of the user's
     other.unlink()
     assert Store(tmp_path / "mine").ids() == [ID]
-
-
-def test_a_mirror_sends_no_file_from_elsewhere(folder: RunFolder, victim: Path, tmp_path: Path) -> None:
-    (folder.path / "precious").symlink_to(victim / "precious")
-    with pytest.raises(StoreError, match="symbolic link"):
-        Mirror(f"file://{tmp_path}/far").push(ID, tmp_path / "store")
-    assert not (tmp_path / "far").exists()
 
 
 def test_what_is_read_is_bounded(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import Command
 from mecheval.errors import UserError
 from mecheval.store import RESULTS, Published, Snapshot, Store
 from mecheval.store.published import MOST_BYTES, MOST_STEPS, publish
@@ -27,6 +28,19 @@ def test_adding_again_changes_nothing_and_other_runs_stay(tmp_path: Path) -> Non
     assert files(to).items() >= first.items()
     assert Store(to).ids() == [ID, OTHER]
     assert [Store(to).folder(run).problems() for run in (ID, OTHER)] == [[], []]
+
+
+def test_adding_again_removes_what_a_killed_command_left(tmp_path: Path, command: Command) -> None:
+    source, to = Store(tmp_path / "store"), tmp_path / "results"
+    write_run(source.folder(ID))
+    left = [to / "runs" / ID / ".history.parquet.x.part", to / "weights" / ".ar.safetensors.x.part", to / ".runs.lock"]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    words = ["results", "add", "--store", str(source.path), "--to", str(to)]
+    assert command.prints(*words).startswith("1 of 1 runs are new or changed")
+    assert not any(path.exists() for path in left)
+    assert Store(to).folder(ID).problems() == []
 
 
 def test_a_published_run_has_its_tables_without_what_is_large(tmp_path: Path) -> None:

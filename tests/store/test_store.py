@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from duckdb import DuckDBPyConnection
 
+from commands import Command
 from mecheval.errors import UserError
 from mecheval.store import TABLES, Store, StoreWarning, Table
 from mecheval.store.tables import load_runs
@@ -37,6 +39,23 @@ def test_a_store_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
     for read in (store.runs, store.effects, store.ids, lambda: store.query("from runs"), lambda: store.find("a")):
         with pytest.raises(UserError, match=r"there is no store at .*nothing; `mecheval train` makes one"):
             read()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/runs", "gs://bucket", "file:///tmp/runs", Path("s3://bucket/runs")])
+def test_a_url_is_refused_and_its_address_is_not_mangled(url: str | Path) -> None:
+    address = "s3://bucket/runs" if isinstance(url, Path) else url.replace("file:///", "file://")
+    with pytest.raises(UserError, match=f"^the store {address} is a URL; mount it as a folder"):
+        Store(url)
+    Store("a folder: with a colon/runs")
+
+
+def test_a_path_that_is_not_utf8_is_refused_before_anything_is_computed(tmp_path: Path, command: Command) -> None:
+    place = os.fsdecode(os.fsencode(tmp_path) + b"/st\xe9")
+    for words in (["train", "--steps", "1"], ["study", "ar"], ["quickstart"], ["runs"], ["report"]):
+        code, out, err = command(*words, "--store", place)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "st\\udce9: its path is not UTF-8" in err
     assert list(tmp_path.iterdir()) == []
 
 

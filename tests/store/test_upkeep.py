@@ -7,7 +7,7 @@ import pytest
 
 from commands import Command
 from mecheval.analysis.weights import weights_file
-from mecheval.store import RunFolder, Store
+from mecheval.store import RunFolder, Store, upkeep
 from mecheval.store.upkeep import clean, verify
 from store.examples import ID, write_run
 from training.runs import tiny
@@ -57,6 +57,39 @@ def test_verify_says_what_is_wrong_with_which_run(tmp_path: Path, command: Comma
     assert state == "damaged"
     assert "history.parquet cannot be used" in problems[0]
     assert "does not hold the last weights of this run" in problems[1]
+
+
+def test_a_run_without_its_status_is_not_overlooked(tmp_path: Path, command: Command) -> None:
+    store = Store(tmp_path / "store")
+    whole = weighed(store)
+    lost = write_run(store.folder("f" * 12))
+    (lost.path / "status.json").unlink()
+    problem = f"{lost.path / 'status.json'} is missing; restore it, or remove the folder to train the run again."
+    assert [tuple(each) for each in verify(store)] == [(whole.id, "ok", ()), (lost.id, "damaged", (problem,))]
+    code, out, err = command("query", "select count(*) as n from effects", "--csv", "--store", str(store.path))
+    assert (code, out, err) == (0, "n\n0\n", f"mecheval: run {lost.id} is left out: {problem}\n")
+    code, out, err = command("runs", "--json", "--store", str(store.path))
+    assert {row["run"]: row["status"] for row in json.loads(out)} == {whole.id: "done", lost.id: "failed"}
+    assert err == f"mecheval: run {lost.id} is left out: {problem}\n"
+    with lost.exclusive():  # as at the beginning of a run
+        assert store.ids() == [whole.id]
+
+
+def test_clean_leaves_what_another_process_has_begun_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "store")
+    folder = store.folder(ID)
+    folder.path.mkdir(parents=True)
+    removable, begun = upkeep._removable, list[RunFolder]()
+
+    def late(looked_at: RunFolder) -> list[upkeep.Removal]:
+        found = removable(looked_at)
+        if not begun:
+            begun.append(write_run(store.folder(ID)))
+        return found
+
+    monkeypatch.setattr(upkeep, "_removable", late)
+    assert clean(store) == []
+    assert folder.problems() == []
 
 
 def test_clean_removes_rests_and_nothing_else(tmp_path: Path, command: Command) -> None:

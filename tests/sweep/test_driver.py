@@ -55,6 +55,23 @@ def test_a_run_that_several_studies_want_is_worked_on_once_with_all_splits(tmp_p
     assert [each.splits for each in heard.todo] == [("test", "dev")]
 
 
+def test_a_store_that_is_moved_ends_the_sweep_and_is_not_begun_anew(tmp_path: Path) -> None:
+    place, elsewhere, jobs = tmp_path / "store", tmp_path / "elsewhere", small_jobs(2)
+
+    class Moving(Heard):
+        def event(self, event: Event) -> None:
+            super().event(event)
+            if event.kind == "end" and place.exists():
+                place.rename(elsewhere)
+
+    with pytest.raises(StoreError, match=r"the store .*/store was moved or removed; where it is now, the same command"):
+        sweep(jobs, Store(place), Here(), Moving())
+    assert not place.exists()
+    heard = Heard()
+    sweep(jobs, Store(elsewhere), Here(), heard)
+    assert [event.status for event in heard.of("end")] == ["done"]
+
+
 def test_a_failure_is_reported_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, jobs = Store(tmp_path), small_jobs(2)
 

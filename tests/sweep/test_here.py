@@ -77,7 +77,7 @@ def test_a_run_that_is_held_comes_last(store: Store, fate: str) -> None:
     assert [each.status for each in heard.of("end")] == ["done", "done"]
     assert sum(each.run == jobs[0].run for each in heard.of("begin")) == (fate == "dies")
     (said,) = heard.of("say")
-    assert f"is being trained by process {holder.pid} on host" in said.message
+    assert f"is in use by process {holder.pid} on host" in said.message
 
 
 def test_ctrl_c_ends_the_waiting_at_once(store: Store) -> None:
@@ -93,5 +93,5 @@ def test_ctrl_c_ends_the_waiting_at_once(store: Store) -> None:
 
     with store.folder(held.run).exclusive(), pytest.raises(Stopped):
         sweep([held], store, HereEngine(), Interrupts())
-    assert "is being trained by process" in said[0]
+    assert "is in use by process" in said[0]
     assert said[1:] == [engine.STOPPING]

@@ -230,7 +230,7 @@ def test_a_run_that_is_held_comes_last_what_a_mixer_prints_is_no_event_and_two_t
 
         assert sweep(jobs, store, LocalEngine(workers=2), Releases()).failures == ()
     (said,) = heard.of("say")
-    assert f"is being trained by process {os.getpid()} on host" in said.message
+    assert f"is in use by process {os.getpid()} on host" in said.message
     assert [each.run for each in heard.of("end")] == [jobs[1].run, jobs[0].run]
     assert {store.folder(job.run).status()["status"] for job in jobs} == {"done"}
     assert max(workers) == 1

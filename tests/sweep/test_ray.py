@@ -16,7 +16,6 @@ import pytest
 
 from mecheval.errors import UserError
 from mecheval.store import RunFolder, Store, StoreError, location
-from mecheval.store.location import local_copy, open_store
 from mecheval.sweep import pending, ray_join
 from mecheval.sweep.job import Event, Job, work
 from mecheval.sweep.ray_engine import RayEngine, fits
@@ -125,7 +124,7 @@ def test_a_node_dies_and_every_run_ends_as_if_it_never_had(
 
     def listen(event: Event) -> None:
         heard.append(event)
-        if "is being trained by process" in event.message:
+        if "is in use by process" in event.message:
             assert sum(event.kind == "end" for event in heard) == len(JOBS) - 1, "only this one is left"
             elsewhere.close()
         if second in cluster.list_all_nodes() and any(is_halfway(store.folder(job.run), second) for job in LONG):
@@ -218,30 +217,17 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_where_it_was(
     assert results(store, jobs) == some(expected, jobs)
 
 
-def test_a_store_behind_a_url_and_a_run_that_fails(
-    tmp_path: Path, cluster: Any, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_fails_is_not_tried_again(
+    tmp_path: Path, cluster: Any, expected: dict[str, dict[str, bytes]]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    url, jobs, bad = f"file://{tmp_path}/far", SHORT[:2], Job(SHORT[2].config, splits=("nonsense",))
+    jobs, bad = SHORT[:1], Job(SHORT[2].config, splits=("nonsense",))
     heard: list[Event] = []
-    readable: set[str] = set()
-
-    def listen(event: Event) -> None:
-        heard.append(event)
-        if event.kind == "end":  # its results can be read now
-            readable.update(Store(local_copy(url)).evaluations()["run"])
-            assert event.run in readable
-
-    RayEngine(cluster.address, checkpoint_seconds=0.1).run([bad, *jobs], url, listen)
+    RayEngine(cluster.address, checkpoint_seconds=0.1).run([bad, *jobs], str(tmp_path), heard.append)
     ends = {event.run: event for event in heard if event.kind == "end"}
-    assert {run: event.status for run, event in ends.items()} == {
-        bad.run: "failed", **{job.run: "done" for job in jobs}
-    }  # fmt: skip
+    assert {run: event.status for run, event in ends.items()} == {bad.run: "failed", jobs[0].run: "done"}
     assert "nonsense" in ends[bad.run].message
-    assert sum(event.kind == "begin" and event.run == bad.run for event in heard) == 1  # it is not tried again
-    assert results(open_store(url), jobs) == results(Store(tmp_path / "far"), jobs) == some(expected, jobs)
-    assert not list((tmp_path / "far").rglob("checkpoint/*"))
-    assert not list((tmp_path / "far").rglob("lock"))
+    assert sum(event.kind == "begin" and event.run == bad.run for event in heard) == 1
+    assert results(Store(tmp_path), jobs) == some(expected, jobs)
 
 
 def test_a_worker_that_always_dies_is_given_up(tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +270,7 @@ def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_store_that_a_node_does_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(location, "SHARED_SECONDS", 0.0)
-    with pytest.raises(StoreError, match=r"not shared with node .* or a URL"):
+    with pytest.raises(StoreError, match=r"not shared with node .*; use a folder that all nodes see"):
         location.check_shared(str(tmp_path), ".sweep-1")
     (tmp_path / ".sweep-1").touch()
     location.check_shared(str(tmp_path), ".sweep-1")

@@ -157,7 +157,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for wrong in options:
         with pytest.raises(UserError, match="whole numbers"):
             SlurmEngine(cluster="local", **wrong)
-    with pytest.raises(UserError, match="not a URL"), SlurmEngine(cluster="local").crew([], "s3://bucket", print):
+    with pytest.raises(UserError, match="is a URL"), SlurmEngine(cluster="local").crew([], "s3://bucket", print):
         pass
     assert "partition" in ENGINES["slurm"].options
 

@@ -271,7 +271,7 @@ def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
             if folder.status()["step"]:
                 break
             time.sleep(0.01)
-        with pytest.raises(UserError, match=rf"run {config.id} is being trained by process {child} on host"):
+        with pytest.raises(UserError, match=rf"run {config.id} is in use by process {child} on host"):
             train(config, tmp_path)
     finally:
         os.kill(child, signal.SIGKILL)

@@ -57,9 +57,10 @@ def main(asked: Mapping[str, Sequence[int]], d_model: int, memory: int, seconds:
             try:
                 _one_mixer(mixer, lengths, d_model, memory, seconds)
             except Exception as error:  # whatever a mixer raises
-                print(json.dumps(_problem(error)), flush=True)
+                _tell(json.dumps(_problem(error)))
             os._exit(0)
-        os.waitpid(child, 0)
+        if os.waitpid(child, 0)[1]:  # nobody listens any more, or the process has crashed, which says enough
+            return
 
 
 def _one_mixer(mixer: str, lengths: Sequence[int], d_model: int, memory: int, seconds: float) -> None:
@@ -79,9 +80,17 @@ def _one_mixer(mixer: str, lengths: Sequence[int], d_model: int, memory: int, se
         ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if ended < 0:
             said = json.dumps({"fits": "time" if ended == -signal.SIGALRM else "memory"})
-        print(said, flush=True)
+        _tell(said)
         if json.loads(said).get("fits") != "yes":
             return
+
+
+def _tell(said: str) -> None:
+    """Print a line; if the command that asked has died, this process ends, too."""
+    try:
+        print(said, flush=True)
+    except BrokenPipeError:
+        os._exit(1)
 
 
 def _outcome(mixer: str, length: int, d_model: int, memory: int) -> str:

@@ -179,7 +179,7 @@ def probe(folder: RunFolder, state: str = LAST, split: str = "test", n: int | No
     with alone(trained.config.machine.threads):
         found = measure(trained.lm, *documents(trained.task, trained.config, split, n))
     if keep:
-        with folder.exclusive():
+        with folder.saving():
             _keep(folder, found, state, trained.step, split)
     return found
 
@@ -217,7 +217,7 @@ def ablation(
     if keep:
         place = {"state": state, "step": trained.step, "split": split, "edit": edit}
         rows = [{**place, **row} for row in found.to_dict("records")]
-        with folder.exclusive():
+        with folder.saving():
             folder.replace({"ablations": rows}, tuple(place), f"{edit} on {state}, {split}")
     return found
 
@@ -241,7 +241,7 @@ def probe_otherwise(
     if keep:
         rows = rows_of(effects.to_dict("records"), dict(zip(PLACE, (state, trained.step, split), strict=True)))
         about = f"{corruption}, {direction}{', heads' * heads}"
-        with folder.exclusive():
+        with folder.saving():
             tables = {"effects": beside(rows, folder.read("effects"), judged=False)}
             folder.replace(tables, PLACE, f"interventions on {state}, {split}, {about}")
     return effects

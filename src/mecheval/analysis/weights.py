@@ -191,13 +191,19 @@ def export(folder: RunFolder, to: str | Path | None = None, state: str = "last")
     weights, _ = state_weights(folder, state)
     config = run_config_of(folder)
     to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name.replace('*', 'x')}-{folder.id}")
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UserError(f"{to} exists and is not an empty folder; choose another with --to.")
+    files: dict[str, bytes | str] = {
+        "model.safetensors": weights, "config.yaml": config.to_yaml(), "README.md": card(folder, config, state),
+    }  # fmt: skip
+    *first, last = files
     with writing(to):
         to.mkdir(parents=True, exist_ok=True)
-        write_atomic(to / "model.safetensors", weights)
-        write_atomic(to / "config.yaml", config.to_yaml())
-        write_atomic(to / "README.md", card(folder, config, state))
+        parts = list(to.glob(".*.part"))
+        if {path.name for path in to.iterdir()} - {*first, *(path.name for path in parts)}:  # not a killed export
+            raise UserError(f"{to} exists and is not an empty folder; choose another with --to.")
+        for part in parts:
+            part.unlink()
+        for name in (*first, last):  # the last one makes it whole
+            write_atomic(to / name, files[name])
     return to
 
 

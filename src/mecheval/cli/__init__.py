@@ -9,7 +9,10 @@ import atexit
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
+
+from mecheval.cli import streams
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -46,6 +49,12 @@ class _Stop:
 
 def main() -> None:
     """Run the command. A user's mistake is one line and exit code 2, a signal one line and 128 + its number."""
+    streams.prepare()
+    try:
+        Path.cwd()
+    except OSError:  # torch, for one, does not start without it
+        sys.stderr.write("mecheval: the working folder is gone; change to one that exists.\n")
+        sys.exit(2)
     stop = _Stop()
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     hook, sys.unraisablehook = sys.unraisablehook, stop.unraisable

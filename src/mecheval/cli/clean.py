@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -31,7 +32,9 @@ def clean_text(text: str) -> str:
 def complain(text: str) -> None:
     """Print on standard error, in one line, what is wrong."""
     line = clean_text(" ".join(text[:LONGEST].split("\n"))) + ("…" if len(text) > LONGEST else "")
-    sys.stderr.write(f"mecheval: {line}\n")
+    with suppress(OSError):  # there is nobody to tell, or no room
+        sys.stderr.write(f"mecheval: {line}\n")
+        sys.stderr.flush()
 
 
 def write(text: str) -> None:

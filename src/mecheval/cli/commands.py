@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import typer
 
 from mecheval.cli.app import app
 from mecheval.cli.clean import clean_text, complain
+from mecheval.cli.streams import OutputFails, discard_output
 from mecheval.errors import UserError
 from mecheval.store import StoreWarning
 
@@ -44,6 +44,7 @@ def run(words: Sequence[str]) -> int:
             warnings.showwarning = _Warnings()
             command.invoke(context)
     except typer.Exit as done:
+        sys.stdout.flush()
         return done.exit_code
     sys.stdout.flush()
     return 0
@@ -78,8 +79,12 @@ def explain(error: Exception) -> int:
         complain(f"there is not enough memory for this{f' ({error})' if str(error) else ''}.")
         return MISTAKE
     if isinstance(error, BrokenPipeError):  # e.g. `mecheval ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 141
+    if isinstance(error, OutputFails):
+        discard_output()
+        complain(str(error.strerror))
+        return MISTAKE
     if not hasattr(error, "format_message"):
         raise error
     said: str = error.format_message()  # from the parser of commands

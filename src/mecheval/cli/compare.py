@@ -12,7 +12,7 @@ from mecheval.cli import standings
 from mecheval.cli.app import app, aside, console, loading, print_json
 from mecheval.cli.clean import write
 from mecheval.cli.drawings import Save, draw, write_chart
-from mecheval.cli.options import AllSeeds, AsJson, Scale, StoreAddress
+from mecheval.cli.options import AllSeeds, AsJson, Scale, StorePath
 from mecheval.cli.show import format_of, formatted
 from mecheval.cli.studies import ALL
 from mecheval.errors import UnknownName, UserError
@@ -35,7 +35,7 @@ def compare(
     scale: Scale = "laptop",
     seeds: AllSeeds = None,
     table: Annotated[str | None, typer.Option(help="Show only this table: cells, patterns, arms or claims.")] = None,
-    store: StoreAddress = DEFAULT_STORE,
+    store: StorePath = Path(DEFAULT_STORE),
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the claims, or --table, in Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print the claims, or --table, in LaTeX.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV: cells, or claims if there are no cells.")] = False,
@@ -50,7 +50,7 @@ def compare(
         from mecheval import studies
         from mecheval.cli.show.studies import comparison_parts
         from mecheval.paper import compare_studies
-        from mecheval.store.location import open_published
+        from mecheval.store import Published
 
     kind = format_of(csv=csv, json=as_json, latex=latex, markdown=markdown)
     if study in standings.SHOWN:
@@ -65,7 +65,7 @@ def compare(
         raise UnknownName("table", str(table), TABLES)
     with aside.status("reading"):
         names = studies.PAPER if study == ALL else [study]
-        compared = compare_studies(names, open_published(store), scale, seeds)
+        compared = compare_studies(names, Published(store), scale, seeds)
     if as_json:
         print_json([_data(one, scale, table) for one in compared])
     elif kind is not None and (csv or table not in (None, "claims")):
@@ -123,7 +123,7 @@ def draw_paper(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="ar (figure 3) or atr (figure 7).")] = "ar",
     scale: Scale = "paper",
     seeds: AllSeeds = None,
-    store: StoreAddress = DEFAULT_STORE,
+    store: StorePath = Path(DEFAULT_STORE),
     save: Save = Path("paper.svg"),
 ) -> None:
     """Draw a figure of the paper with our runs below its numbers, cell by cell; differences are outlined."""
@@ -131,12 +131,12 @@ def draw_paper(
         from mecheval import figures, studies
         from mecheval.paper import compare_studies
         from mecheval.paper.picture import DRAWN, picture
-        from mecheval.store.location import open_published
+        from mecheval.store import Published
 
     figures.check_suffix(save)
     study = studies.study_name(study)
     if study not in DRAWN:
         raise UnknownName("study", study, DRAWN)
     with aside.status("reading"):
-        [compared] = compare_studies([study], open_published(store), scale, seeds)
+        [compared] = compare_studies([study], Published(store), scale, seeds)
     write_chart(picture(compared), save)

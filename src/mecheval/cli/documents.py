@@ -96,7 +96,7 @@ def explore(
         from mecheval.analysis import runs
         from mecheval.analysis.weights import find_run
         from mecheval.explore.checkpoint import of_checkpoint
-        from mecheval.explore.server import Server
+        from mecheval.explore.server import Server, doorway
         from mecheval.explore.session import Session
         from mecheval.store import Store
 
@@ -111,8 +111,8 @@ def explore(
             )
         trained = runs.load_run(find_run(Store(store), run), state)
         session = Session(trained.lm, trained.task, *runs.document(trained, document, split), trained.config.title)
-    with Server(session, port) as server:
+    with Server(session, port) as server, doorway(server.address) as door:
         console.print(server.address, soft_wrap=True)
         if browser:
-            webbrowser.open(server.address)
+            webbrowser.open(door)
         server.serve_forever()

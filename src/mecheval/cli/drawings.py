@@ -18,9 +18,9 @@ from mecheval.cli.options import (
     Preset,
     Scale,
     Set,
+    SomeStore,
     Split,
     State,
-    StoreAddress,
     StorePath,
     Top,
     given_options,
@@ -200,8 +200,7 @@ def mechanisms(
         from mecheval import figures
         from mecheval.figures.by_mechanism import mechanism_rows
         from mecheval.figures.mechanisms import TITLE, mechanisms_figure
-        from mecheval.store import Store
-        from mecheval.store.location import open_published
+        from mecheval.store import Published, Store
         from mecheval.studies import get_study, seeds_in, study_points
         from mecheval.studies.axes import say
 
@@ -211,7 +210,7 @@ def mechanisms(
             asked = task or "ar"
             rows = mechanism_rows(Store(store), asked)
         else:  # as all that is about a study, with the published runs
-            found, wanted = open_published(str(store)), get_study(study)
+            found, wanted = Published(store), get_study(study)
             points = study_points(wanted, scale, seeds_in(wanted, scale, found) if seeds is None else seeds)
             asked = task or points[0].config.task.name
             rows = mechanism_rows(found, asked, {point.config.id for point in points})
@@ -270,13 +269,13 @@ def draw_study(
     scale: Scale = "laptop",
     seeds: AllSeeds = None,
     curves: Annotated[bool, typer.Option("--curves", help="Draw the learning curves instead.")] = False,
-    store: StoreAddress = DEFAULT_STORE,
+    store: StorePath = Path(DEFAULT_STORE),
     save: Annotated[Path | None, typer.Option(help="File to write; default: <study>-<scale>.svg.")] = None,
 ) -> None:
     """Draw a study's figure from the runs in the store."""
     with loading():
         from mecheval import figures
-        from mecheval.store.location import open_published
+        from mecheval.store import Published
         from mecheval.store.store import snapshot_of
         from mecheval.studies import get_study, seeds_in, study_points, study_table
 
@@ -285,7 +284,7 @@ def draw_study(
     path = save or Path(f"{wanted}.svg")
     figures.check_suffix(path)
     with aside.status("reading"):
-        found = open_published(store)
+        found = Published(store)
         points = study_points(study, scale, seeds_in(study, scale, found) if seeds is None else seeds)
         asked = {point.config.id for point in points}
         opened = snapshot_of(found, "history", "effects", "verdicts", among=asked)
@@ -297,9 +296,7 @@ def draw_study(
 
 @app.command(short_help="Write an HTML report of every run.")
 def report(
-    store: Annotated[
-        str | None, typer.Option(help=f"Folder of runs, or a URL that fsspec opens; default: {DEFAULT_STORE}.")
-    ] = None,
+    store: SomeStore = None,
     out: Annotated[Path, typer.Option(help="File to write, .html.")] = Path("report.html"),
     scale: Annotated[str | None, typer.Option(help="laptop or paper; default: laptop, with --results paper.")] = None,
     results: Annotated[bool, typer.Option("--results", help="Report on the published results instead.")] = False,
@@ -310,13 +307,12 @@ def report(
     with loading():
         from mecheval.report import check_page, write_report
         from mecheval.store import RESULTS, Snapshot, Store
-        from mecheval.store.location import open_store
 
     check_page(out)
     if results and store is not None:
         raise UserError("--results reports on the results that come with the package; leave out --store.")
     with aside.status("looking into runs and drawing"):
-        opened = Snapshot(Store(RESULTS) if results else open_store(store or DEFAULT_STORE))
+        opened = Snapshot(Store(RESULTS) if results else Store(store or DEFAULT_STORE))
         path = write_report(opened, out, scale or ("paper" if results else "laptop"), title)
     runs = len(opened.rows())
     line(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {runs:,} run{'s' * (runs != 1)})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ from typer import CallbackParam
 
 from mecheval.errors import UserError, shown
 from mecheval.plain import parse_value
+from mecheval.store import DEFAULT_STORE, Store
 
 MOST_SEEDS, MOST_WORKERS = 100, 1024
 """Largest numbers of seeds and of worker processes on this machine."""
@@ -19,11 +19,9 @@ MOST_VALUES = 100
 """Largest number of values of an axis, or of learning rates, in an option."""
 
 
-def _folder(path: Path) -> Path:
-    """Refuse a URL, which would become a folder with a strange name."""
-    if re.match(r"[\w+]+:/", str(path)):
-        raise UserError(f"--store: this command needs a folder, not a URL (got {path}); see docs/how-to/cluster.md.")
-    return path
+def _folder(path: Path | None) -> Path | None:
+    """Refuse a URL, and a path that DuckDB cannot open, before anything is computed."""
+    return None if path is None else Store(path).path
 
 
 def csv_file(path: Path | None) -> Path | None:
@@ -38,13 +36,15 @@ def csv_file(path: Path | None) -> Path | None:
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set an option by name.")]
 ANY_OPTION = {"allow_extra_args": True, "ignore_unknown_options": True}
+SomeStore = Annotated[
+    Path | None, typer.Option("--store", callback=_folder, help=f"Folder of runs; default: {DEFAULT_STORE}.")
+]
 StorePath = Annotated[Path, typer.Option("--store", callback=_folder, help="Folder of runs (or set MECHEVAL_STORE).")]
 AnyRun = Annotated[
     str, typer.Argument(metavar="RUN", help="Run id or unique prefix, or a model of `mecheval list pretrained`.")
 ]
 State = Annotated[str, typer.Option(help="Which weights: last, or best (on dev).")]
 Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Worker processes; default: one per core.")]
-StoreAddress = Annotated[str, typer.Option("--store", help="Folder of runs, or a URL that fsspec opens.")]
 Scale = Annotated[str, typer.Option(help="laptop (minutes on two cores) or paper (the paper's exact settings).")]
 Seeds = Annotated[int, typer.Option(max=MOST_SEEDS, help="Number of runs of every setting, with seeds 0, 1, ...")]
 AllSeeds = Annotated[int | None, typer.Option("--seeds", max=MOST_SEEDS, help="As many seeds; default: all there are.")]

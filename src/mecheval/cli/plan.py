@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mecheval.cli.app import app, aside, console, loading, print_json
-from mecheval.cli.options import AsJson, StoreAddress
+from mecheval.cli.options import AsJson, StorePath
 from mecheval.store import DEFAULT_STORE
 from mecheval.types import MISSING
 
@@ -21,18 +22,18 @@ if TYPE_CHECKING:  # slow to import
 @app.command(short_help="List the planned runs by their value for the paper's claims.")
 def plan(
     claims: Annotated[bool, typer.Option("--claims", help="List what each open claim waits for instead.")] = False,
-    store: StoreAddress = DEFAULT_STORE,
+    store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:
     """List what is planned at the paper's size: how far it is, and which runs decide most open claims for each hour."""
     with loading():
         from mecheval.paper import compare_studies
         from mecheval.paper.plan import standings
-        from mecheval.store.location import open_published
+        from mecheval.store import Published
         from mecheval.studies import PAPER
 
     with aside.status("reading"):
-        opened = open_published(store)
+        opened = Published(store)
         compared = compare_studies(PAPER, opened, "paper")
         judged = [one for each in compared for one in each.claims if one.outcome in ("inconclusive", "not tested")]
         steps = [] if claims else standings(compared, opened)

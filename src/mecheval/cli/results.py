@@ -50,14 +50,20 @@ def add(
         return
     with loading():
         from mecheval.analysis.weights import add_pretrained
+        from mecheval.files import locked
         from mecheval.report.documents import keep_documents
+        from mecheval.store import writing
         from mecheval.store.published import check_size, publish
         from mecheval.store.schema import WHOLE
 
     opened = Store(store)
     ended = [row["run"] for row in opened.rows() if row["status"] in WHOLE] if not runs else []
     chosen = [opened.find(run) for run in runs] if runs else [opened.folder(run) for run in ended]
-    with aside.status("copying"):
+    with writing(to):
+        to.mkdir(parents=True, exist_ok=True)
+    with aside.status("copying"), writing(to), locked(to / "runs"):
+        for part in to.rglob(".*.part"):  # of a killed command
+            part.unlink()
         changed = sum(publish(folder, to) for folder in chosen)
         size = check_size(to)
         offered = [] if not weights else chosen if runs else _best(opened, to)

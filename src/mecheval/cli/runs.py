@@ -105,10 +105,10 @@ def train(
         note(f"{mixer} is one hybrid model; for separate runs, give one mixer at a time.")
     if resolved.machine.precision == "bf16" and lacks_bfloat16():
         note("this processor has no instructions for bfloat16; it is faster with --precision full.")
+    watchers = [tracker(name, store) for name in track or []]
     if dry_run:
         _show_plan(resolved, Store(store), as_json)
         return
-    watchers = [tracker(name, store) for name in track or []]
     keep_memory()
     try:
         folder = run(resolved, store, [*watchers, progress(aside)], checkpoint_seconds)

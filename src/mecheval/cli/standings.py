@@ -11,7 +11,7 @@ from rich.text import Text
 from mecheval.cli.app import aside, console, line, loading, note, print_json
 from mecheval.cli.clean import write
 from mecheval.cli.drawings import draw, write_chart
-from mecheval.cli.options import Scale, StoreAddress
+from mecheval.cli.options import Scale, StorePath
 from mecheval.cli.show import formatted, plain_table, records, score
 from mecheval.errors import UserError
 from mecheval.store import DEFAULT_STORE
@@ -37,7 +37,7 @@ WORTH = (
 @draw.command("mixers")
 def draw_mixers(
     scale: Scale = "paper",
-    store: StoreAddress = DEFAULT_STORE,
+    store: StorePath = Path(DEFAULT_STORE),
     save: Annotated[Path, typer.Option(help="File to write: .svg, .pdf, .png, .html or .json.")] = Path("mixers.svg"),
 ) -> None:
     """Draw every mixer by its likelihood on pairs and on trees, marked by its mechanisms."""
@@ -50,7 +50,7 @@ def draw_mixers(
     write_chart(mixers(panels(_standings(store, scale), scale), TITLES[scale]), save)
 
 
-def show_mixers(store: str, scale: str, kind: str | None) -> None:
+def show_mixers(store: Path, scale: str, kind: str | None) -> None:
     """Print how every mixer stands at a scale."""
     frame = _standings(store, scale)
     if frame.empty:
@@ -68,7 +68,7 @@ def show_mixers(store: str, scale: str, kind: str | None) -> None:
         note(BELOW)
 
 
-def show_scales(store: str, scale: str, kind: str | None) -> None:
+def show_scales(store: Path, scale: str, kind: str | None) -> None:
     """Print how far the scale laptop agrees with the paper's size."""
     with loading():
         from mecheval.paper.agreement import agreement, beside, differences, laptop
@@ -95,17 +95,17 @@ SHOWN = {"mixers": show_mixers, "scales": show_scales}
 """What `mecheval compare` shows beside studies."""
 
 
-def _standings(store: str, scale: str) -> pd.DataFrame:
+def _standings(store: Path, scale: str) -> pd.DataFrame:
     with loading():
         from mecheval.errors import UnknownName
         from mecheval.paper.standings import standings
-        from mecheval.store.location import open_published
+        from mecheval.store import Published
         from mecheval.studies import SCALES
 
     if scale not in SCALES:
         raise UnknownName("scale", scale, SCALES)
     with aside.status("reading"):
-        return standings(open_published(store), scale)
+        return standings(Published(store), scale)
 
 
 def words(verdicts: str) -> str:

@@ -20,7 +20,7 @@ from mecheval.cli.options import (
     Markdown,
     Scale,
     Seeds,
-    StoreAddress,
+    StorePath,
     Workers,
     from_to,
     rates_of,
@@ -49,13 +49,13 @@ ALL = "all"
 
 @lists.command("studies")
 def list_studies(
-    scale: Scale = "laptop", seeds: Seeds = 1, store: StoreAddress = DEFAULT_STORE, as_json: AsJson = False
+    scale: Scale = "laptop", seeds: Seeds = 1, store: StorePath = Path(DEFAULT_STORE), as_json: AsJson = False
 ) -> None:
     """List the paper's studies: their runs, how many are done, and the time that the rest takes."""
     with loading():
         from mecheval.cli.show.studies import Listed, study_table
         from mecheval.machine import cores
-        from mecheval.store.location import open_published
+        from mecheval.store import Published
         from mecheval.store.store import snapshot_of
         from mecheval.studies import STUDIES, study_points
         from mecheval.sweep import Estimate, Job, merged
@@ -66,7 +66,7 @@ def list_studies(
             for study in STUDIES.values()
         }
         asked = {job.run for jobs in grids.values() for job in jobs}
-        opened = snapshot_of(open_published(store), "verdicts", among=asked)
+        opened = snapshot_of(Published(store), "verdicts", among=asked)
         is_done, estimate, listed = done_in(opened), Estimate(rows_of(opened)), []
         for study, jobs in grids.items():
             todo = [job for job in jobs if not is_done(job)]
@@ -112,7 +112,7 @@ def study(
     minutes: Annotated[
         int | None, typer.Option(min=1, help="Slurm: time limit of a job, which then is queued again; default: 240.")
     ] = None,
-    store: StoreAddress = DEFAULT_STORE,
+    store: StorePath = Path(DEFAULT_STORE),
     figures: Annotated[Path | None, typer.Option(help="Folder for figures; default: figures in the store.")] = None,
     log: Annotated[Path | None, typer.Option(help="Append a line with its time for each run to this file.")] = None,
     skip_published: Annotated[
@@ -129,8 +129,9 @@ def study(
     """Train, intervene, choose learning rates and draw a whole figure of the paper. Run it again to resume."""
     kind = format_of(latex=latex, markdown=markdown, csv=csv, json=as_json)
     with loading():
+        from mecheval.store import Published, Store
         from mecheval.store.guard import refuse_links
-        from mecheval.store.location import check_writable, is_url, open_published, open_store
+        from mecheval.store.location import check_writable
         from mecheval.studies import PAPER, STUDIES, get_study, on_device, study_points
         from mecheval.sweep import Job, make_engine, pending, sweep
         from mecheval.sweep.board import Board
@@ -151,9 +152,7 @@ def study(
                  "partition": partition, "minutes": minutes}  # fmt: skip
         given = {name: value for name, value in given.items() if value is not None}
         _check_engine(engine, given)
-        if is_url(store) and engine != "ray" and not status:
-            raise UserError(f"a store behind a URL is for --engine ray; --engine {engine} needs a folder.")
-        opened = open_store(store)
+        opened = Store(store)
         tracked = tuple(dict.fromkeys(track or ()))
         if status and search:
             raise UserError("--status cannot know which learning rates will be tried; leave out --search.")
@@ -161,8 +160,6 @@ def study(
             raise UserError(f"--status is a line of text, or --json; leave out --{kind}.")
         if skip_published and search:
             raise UserError("--skip-published is for a study's own learning rates; leave out --search.")
-        if tracked and is_url(store):
-            raise UserError("--track writes below the store, which must be a folder.")
         if device is not None and engine == "local" and not status:
             from mecheval.training.state import check_device
 
@@ -170,7 +167,7 @@ def study(
         for name in tracked if not status else ():
             tracker(name, opened.path)
     if status:
-        _print_status(plans, open_published(store), workers, as_json)
+        _print_status(plans, Published(store), workers, as_json)
         return
     with loading():
         pages = figures or opened.path / "figures"
@@ -187,8 +184,8 @@ def study(
             nonlocal worked_on
             with stoppable():
                 jobs = [Job(point.config, study.splits, tracked) for study, points in plans for point in points]
-                jobs = pending(jobs, open_published(store)) if skip_published else jobs
-                swept = sweep(jobs, opened, workforce, Board(aside, title, log=log), address=store)
+                jobs = pending(jobs, Published(store)) if skip_published else jobs
+                swept = sweep(jobs, opened, workforce, Board(aside, title, log=log))
             report_failures(swept.failures)
             worked_on += swept.worked_on
             return len(swept.failures)
@@ -198,7 +195,7 @@ def study(
         else:
             failures += train(batch)
         took = time.monotonic() - began if worked_on else 0.0
-        table_store = open_published(store) if skip_published else opened
+        table_store = Published(store) if skip_published else opened
         for study, points in batch:
             shown[study.name] = _show(study, points, table_store, pages, scale, took, kind, workers)
     if as_json:

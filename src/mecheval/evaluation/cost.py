@@ -6,6 +6,8 @@ the time is not enough, the row says so.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -13,14 +15,14 @@ import selectors
 import signal
 import subprocess
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from mecheval.errors import UserError
-from mecheval.files import write_output
+from mecheval.files import locked, write_output
 from mecheval.machine import environment, machine_memory
 from mecheval.mixers.options import BUILT_IN, MAX_LENGTH, MIXERS
 from mecheval.paper.estimates import student
@@ -74,7 +76,7 @@ def measured(
     def add(mixer: str, length: int, found: Mapping[str, Any]) -> dict[str, Any]:
         place = (cpu, d_model, mixer, length)
         known[place] = {**dict.fromkeys(COLUMNS), **dict(zip(SETTING, place, strict=True)), **found}
-        _keep(path, list(known.values()))
+        _keep(path, known[place])
         return known[place]
 
     asked: dict[str, list[int]] = {}
@@ -115,10 +117,27 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _keep(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    import pandas as pd
+def _keep(path: Path, row: Mapping[str, Any]) -> None:
+    """Add a row to the file, or replace the one of the same setting; other commands may add theirs at the same time."""
+    with _writing_alone(path):
+        rows_in(path)  # raises an error if it has become another table
+        kept = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = list(csv.reader(io.StringIO(kept, newline=""))) or [list(COLUMNS)]
+        new = ["" if row[name] is None else str(row[name]) for name in COLUMNS]
+        same = [number for number, line in enumerate(lines) if line[: len(SETTING)] == new[: len(SETTING)]]
+        lines[same[0] if same else len(lines) :] = [new, *(lines[same[0] + 1 :] if same else ())]
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        write_output(path, text.getvalue())
 
-    write_output(path, pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(index=False))
+
+@contextmanager
+def _writing_alone(path: Path) -> Iterator[None]:
+    try:
+        with locked(path):
+            yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from None
 
 
 def _cells(

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import secrets
+import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from mecheval.errors import UserError
@@ -37,6 +40,7 @@ class Server(ThreadingHTTPServer):
     """Serves a session under a secret address."""
 
     daemon_threads = True
+    request_queue_size = 256  # connections that wait to be accepted; more are refused
 
     def __init__(self, session: Session, port: int = 0) -> None:
         try:
@@ -57,6 +61,20 @@ class Server(ThreadingHTTPServer):
     def address(self) -> str:
         """The URL of the page."""
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
+
+
+@contextmanager
+def doorway(address: str) -> Iterator[str]:
+    """The URL of a file that leads to `address` and that only this user can read.
+
+    A browser is started with a URL as an argument, which every user of this machine can see.
+    """
+    with tempfile.TemporaryDirectory(prefix="mecheval-") as folder:
+        page = Path(folder) / "explore.html"
+        page.write_text(
+            f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={address}">\n'
+        )
+        yield page.as_uri()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -72,7 +72,7 @@ def mechanism_rows(store: Store, task: str, among: Collection[str] | None = None
     frame = frame[frame["task"] == task].dropna(subset=["mixer", "n_layers", "d_model"]).reset_index(drop=True)
     if frame.empty:
         others = f"there are some of {', '.join(there)}" if there else "`mecheval intervene RUN` makes one"
-        raise UserError(f"no run of task {task!r} in {store.name} has a verdict on {SPLIT}; {others}.")
+        raise UserError(f"no run of task {task!r} in {store.path} has a verdict on {SPLIT}; {others}.")
     whole = {row["run"]: row["config"] or {} for row in store.rows()}
     configs = [whole[run] for run in frame["run"]]
     frame["setting"] = [setting_of(run, config) for run, config in zip(frame["run"], configs, strict=True)]

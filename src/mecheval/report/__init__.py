@@ -58,7 +58,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     taken = store if isinstance(store, Snapshot) else Snapshot(store)
     frame = run_frame(taken)
     if frame.empty:
-        raise UserError(f"the store at {store.name} has no runs; `mecheval train` makes one.")
+        raise UserError(f"the store at {store.path} has no runs; `mecheval train` makes one.")
     studies, best, history = found_studies(taken, scale), best_runs(frame), taken.history()
     findings = findings_data(taken, speaking(frame), placings(taken))
     frame, looked_at = arranged(frame), explored(best)
@@ -72,7 +72,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
 
     data = {
         "about": {
-            **overview(frame), "scale": scale, "store": Path(taken.name).name, "version": metadata.version("mecheval"),
+            **overview(frame), "scale": scale, "store": taken.path.name, "version": metadata.version("mecheval"),
         },
         "runs": runs_data(frame, taken),
         "summary": {"best": [place[run] for run in best["run"]], **drawn(*findings)},

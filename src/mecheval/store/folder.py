@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mecheval.errors import UserError
-from mecheval.files import sha256, write_atomic
+from mecheval.files import is_at, sha256, write_atomic
 from mecheval.machine import environment
 from mecheval.store.guard import (
     Record,
     StoreError,
     blank,
-    check_tree,
-    open_file,
     read_file,
     read_record,
     write_record,
     writing,
 )  # fmt: skip
+from mecheval.store.lock import acquire, gone, is_locked
 from mecheval.store.schema import LONGEST_TEXT, STATUSES, STORED, VIEWS, WHOLE
 from mecheval.store.tables import read_parquet, to_parquet
 
-PATIENCE, PAUSE = 20, 0.01
-"""Number of attempts to take a lock, and seconds between them: even a check for a held run takes the lock briefly."""
 STATUS_BYTES = 4_000_000
 """Largest size of a status file in bytes; most have about 3,000, mainly the config."""
 ENVIRONMENT = "environment.json"
@@ -44,10 +37,6 @@ ALWAYS = ("history", "scores")
 """Tables that every whole run has, even one that was made before there were checksums."""
 
 
-class RunHeld(UserError):
-    """Another process is writing to this run."""
-
-
 class RunFolder:
     """The folder of one run; `path.name` is the run's id.
 
@@ -57,6 +46,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path, self.id = path, path.name
         self._fresh: dict[str, str] = {}  # checksums of files that this object has written since the last status
+        self._lock: int | None = None  # descriptor of the lock file while this object holds the run
+        self._begun = False  # whether the run has had a status since then
 
     @property
     def weights(self) -> Path:  # folder of the trained weights, as safetensors
@@ -79,28 +70,40 @@ class RunFolder:
             return not isinstance(error, FileNotFoundError | NotADirectoryError)
         return True
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Hold the run's lock, so that no other process writes to it, until the block ends or the process dies.
 
-        Creates the folder and removes temporary files of killed writers. The lock is the kernel's (flock), so it never
-        goes stale; the holder writes its process and host into the lock file for error messages.
+        Creates the folder, and removes temporary files of killed writers. A run that another process holds is an error.
         """
-        with writing(self.path / LOCK):
-            self.path.mkdir(parents=True, exist_ok=True)
-            check_tree(self.path, self.path.parent)
-            descriptor = open_file(self.path / LOCK, os.O_RDWR | os.O_CREAT, self.path.parent)
+        return self._holding(create=True, wait=False)
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Like `exclusive`, to save what was computed from the run: wait while another process holds the run.
+
+        If the run was moved or removed meanwhile, that is an error.
+        """
+        return self._holding(create=False, wait=True)
+
+    @contextmanager
+    def _holding(self, *, create: bool, wait: bool) -> Iterator[None]:
+        self._lock = acquire(self.path / LOCK, create=create, wait=wait)
         try:
             with writing(self.path / LOCK):
-                self._acquire(descriptor)
-                holder = {"process": os.getpid(), "host": socket.gethostname(), "since": f"{_now():%Y-%m-%d %H:%M:%S}"}
-                os.truncate(descriptor, 0)  # in place, because the lock belongs to this very file
-                os.write(descriptor, json.dumps(holder).encode())
                 for leftover in self.leftovers():
                     leftover.unlink()
+            if not create and not self.exists():
+                raise self._lost()
             yield
         finally:
-            os.close(descriptor)
+            os.close(self._lock)
+            self._lock, self._begun = None, False
+
+    def check_here(self) -> None:
+        """Raise an error if the run that this process holds, or its status, was moved or removed meanwhile."""
+        if self._lock is not None and not is_at(self._lock, self.path / LOCK):
+            raise gone(self.path)
+        if self._begun and not self.exists():
+            raise self._lost()
 
     def check_writable(self) -> None:
         """Raise a one-line error if this process cannot write to the run; call it before computing anything."""
@@ -114,17 +117,12 @@ class RunFolder:
 
     def is_held(self) -> bool:
         """Whether a process, this one or another, is inside `exclusive`."""
-        try:
-            descriptor = open_file(self.path / LOCK, os.O_RDONLY, self.path.parent)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return is_locked(self.path / LOCK)
+
+    def is_lost(self) -> bool:
+        """Whether there are files of a run, but no status, without which they count for nothing."""
+        there = [path for path in self.path.rglob("*") if path.name != LOCK and path.name[0] != "."]
+        return bool(there) and not self.exists() and not self.is_held() and not self.exists()
 
     def status(self) -> dict[str, Any]:
         """The run's row of table `runs`, with None for unknown values; before the run begins, only its id is known.
@@ -143,11 +141,19 @@ class RunFolder:
             self._unreadable(self.path / LOCK, error)
         return record
 
+    def known(self) -> Record:
+        """The same, but a run that has lost its status is an error."""
+        record = self.record()
+        if record.row["status"] is None and self.is_lost():
+            raise self._lost()
+        return record
+
     def set_status(self, **columns: Any) -> None:
         """Set columns of the run's row; `updated` is set, too, and the others do not change.
 
         A status that makes the run whole records the checksums of all its files.
         """
+        self.check_here()
         before = self._read_record()
         row = dict(before.row)
         choices = [name for name in row if name not in ("run", "started", "updated")]
@@ -158,7 +164,7 @@ class RunFolder:
         row["message"] = row["message"] and row["message"][:LONGEST_TEXT]
         if row["status"] not in STATUSES:
             raise ValueError(f"unknown status {row['status']!r}; choices: {', '.join(STATUSES)}")
-        row["updated"] = _now()
+        row["updated"] = datetime.now(UTC).replace(tzinfo=None)
         row["started"] = row["started"] or row["updated"]
         known = before.files if before.row["status"] in WHOLE else {}
         self._write_record(Record(row, self._vouched(known) if row["status"] in WHOLE else {}))
@@ -178,6 +184,7 @@ class RunFolder:
         if whole:
             record = Record(record.row, self._vouched(record.files, record.replacing), sealed=True)
             self._write_record(record.accepting({name: sha256(content) for name, content in files.items()}))
+        self.check_here()
         for name, content in files.items():
             path = self.path / name
             with writing(path):
@@ -273,6 +280,7 @@ class RunFolder:
         return found if all(isinstance(each, dict) for each in found.values()) else {"training": found}  # before 0.2
 
     def _as_file(self, table_name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+        self.check_here()
         path = self.path / STORED[table_name].files[0]
         with writing(path):
             return {path.name: to_parquet(STORED[table_name], [{**row, "run": self.id} for row in rows], path)}
@@ -310,18 +318,6 @@ class RunFolder:
         names = (path.relative_to(self.path).as_posix() for path in paths if not path.name.startswith("."))
         return sorted(name for name in names if name not in UNSEALED)
 
-    def _acquire(self, descriptor: int) -> None:
-        for _ in range(PATIENCE):
-            with suppress(BlockingIOError):
-                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            time.sleep(PAUSE)
-        try:
-            holder = json.loads(os.pread(descriptor, 1000, 0))
-            who = f"process {holder['process']} on host {holder['host']} (since {holder['since']} UTC)"
-        except (ValueError, TypeError, KeyError, RecursionError):  # the holder has not written its name yet
-            who = "another process"
-        raise RunHeld(f"run {self.id} is being trained by {who}.")
-
     def _read_record(self) -> Record:
         try:
             return read_record(read_file(self.path / STATUS, self.path.parent, STATUS_BYTES), self.id)
@@ -338,13 +334,13 @@ class RunFolder:
             raise StoreError(f"the config of run {self.id} is too large: a status has at most {STATUS_BYTES:,} bytes.")
         with writing(self.path / STATUS):
             write_atomic(self.path / STATUS, content)
+        self._begun = self._lock is not None
         if record.row["status"] in WHOLE and not record.replacing:
             self._fresh = {}
+
+    def _lost(self) -> StoreError:
+        return StoreError(f"{self.path / STATUS} is missing; restore it, or remove the folder to train the run again.")
 
     def _unreadable(self, path: Path, error: Exception) -> NoReturn:
         why = error.strerror if isinstance(error, OSError) else f"the file is damaged ({error})"
         raise StoreError(f"cannot read {path}: {why}; to train run {self.id} again, remove its folder.") from error
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)

@@ -42,6 +42,10 @@ class StoreError(UserError):
     """A file of the store cannot be written or read."""
 
 
+class StoreWarning(UserWarning):
+    """A run, or part of it, cannot be used and is left out, or is in use."""
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Report a full disk or a missing permission while writing `path` as one line.

@@ -31,8 +31,8 @@ MOST_STEPS = 50
 class Published(Store):
     """A store for reading, together with published results, which supply the runs that are not whole in the store."""
 
-    def __init__(self, path: str | Path, results: Path = RESULTS, name: str = "") -> None:
-        super().__init__(path, name)
+    def __init__(self, path: str | Path, results: Path = RESULTS) -> None:
+        super().__init__(path)
         own, published = Store(path), Store(results)
         there = published.ids() if published.exists() else []
         self.published = {run: published.folder(run) for run in there if not _is_whole(own.folder(run))}

@@ -17,7 +17,7 @@ from mecheval.errors import UserError
 from mecheval.machine import growing_by
 from mecheval.store.bounds import ALONG, bound_table, bounded_row, row_problem
 from mecheval.store.folder import RunFolder
-from mecheval.store.guard import Record, StoreError, blank, refuse_links
+from mecheval.store.guard import Record, StoreError, StoreWarning, blank, refuse_links
 from mecheval.store.schema import EFFECTS, LONGEST_TEXT, RUNS, STORED, TABLES, VERDICTS, VIEWS, WHOLE, Table
 from mecheval.store.tables import (
     MOST_MEMORY,
@@ -41,14 +41,12 @@ if TYPE_CHECKING:  # both are slow to import, and only needed to read a table
 
 DEFAULT_STORE = os.environ.get("MECHEVAL_STORE") or "mecheval-store"
 ID = re.compile(r"[0-9a-f]{12}")
+URL = re.compile(r"([A-Za-z][\w+.-]+):/+")
+"""The start of a URL, also of one that was made a `Path`."""
 FEW = 5
 """Number of runs that an error message lists."""
 USUAL = ("runs", "history", "effects", "verdicts")
 """Tables that a snapshot has by default."""
-
-
-class StoreWarning(UserWarning):
-    """A run, or part of it, cannot be used and is left out."""
 
 
 class Store:
@@ -58,25 +56,24 @@ class Store:
     be read, or a table that does not match its checksum, is left out with a `StoreWarning`.
     """
 
-    def __init__(self, path: str | Path, name: str = "") -> None:
-        self.path = Path(path)
-        self.name = name or str(path)
-        """The name of the store in messages: its path, or the URL of which it is a copy."""
+    def __init__(self, path: str | Path) -> None:
+        self.path = _usable(path)
 
     def exists(self) -> bool:
         """Whether there is a store at this path, even an empty one."""
         return (self.path / "runs").is_dir()
 
     def ids(self) -> list[str]:
-        """The ids of all runs, sorted."""
+        """The ids of all runs, sorted; a run that has lost its status is one of them, so that it is not overlooked."""
         try:
             refuse_links(self.path / "runs", self.path / "runs")
             names = [entry.name for entry in (self.path / "runs").iterdir()]
         except (FileNotFoundError, NotADirectoryError):
-            raise UserError(f"there is no store at {self.name}; `mecheval train` makes one.") from None
+            raise UserError(f"there is no store at {self.path}; `mecheval train` makes one.") from None
         except OSError as error:
-            raise StoreError(f"cannot read {self.name}: {error.strerror}.") from error
-        return sorted(name for name in names if ID.fullmatch(name) and self.folder(name).exists())
+            raise StoreError(f"cannot read {self.path}: {error.strerror}.") from error
+        folders = [self.folder(name) for name in names if ID.fullmatch(name)]
+        return sorted(folder.id for folder in folders if folder.exists() or folder.is_lost())
 
     def folder(self, run: str) -> RunFolder:
         """The folder of the run with this id, whether it has begun or not."""
@@ -206,7 +203,7 @@ class Store:
         records = {}
         for run in self.ids():
             try:
-                record = self.folder(run).record()
+                record = self.folder(run).known()
             except StoreError as error:
                 record = blank(run, status="failed", message=str(error)[:LONGEST_TEXT])
                 self._warn(run, str(error))
@@ -229,7 +226,7 @@ class Snapshot(Store):
     def __init__(self, store: Store, tables: Sequence[str] = USUAL, among: Container[str] | None = None) -> None:
         import duckdb
 
-        super().__init__(store.path, store.name)
+        super().__init__(store.path)
         self._source = store
         self._kept = {run: self._bounded(record) for run, record in store.records().items()}
         read = {run: record for run, record in self._kept.items() if among is None or run in among}
@@ -240,7 +237,7 @@ class Snapshot(Store):
                 self._take(self._connection, table, self._kept if table is RUNS else read)
                 make_view(self._connection, table)
         except duckdb.Error as error:  # a single file that cannot be read does not raise this
-            raise StoreError(f"cannot read {store.name}: {one_line(error)[:300]}") from None
+            raise StoreError(f"cannot read {store.path}: {one_line(error)[:300]}") from None
         seal(self._connection)
 
     def records(self) -> dict[str, Record]:
@@ -301,6 +298,18 @@ def _dtypes(table: Table) -> dict[str, Any]:
     text = pd.Series(["text"]).dtype  # depends on the version of pandas
     of_type = {"INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "float64", "TIMESTAMP": "datetime64[us]"}
     return {column.name: of_type.get(column.type, text) for column in table.columns}
+
+
+def _usable(path: str | Path) -> Path:
+    """The folder of a store, or a one-line error if this program could not keep runs there."""
+    if URL.match(str(path)):
+        address = URL.sub(r"\1://", str(path))  # a `Path` keeps one slash
+        raise UserError(f"the store {address} is a URL; mount it as a folder, or use a folder that all machines share.")
+    try:
+        os.path.abspath(path).encode()  # noqa: PTH100 (it must not follow links)
+    except UnicodeEncodeError:
+        raise UserError(f"cannot use the store {path}: its path is not UTF-8, which DuckDB needs; rename it.") from None
+    return Path(path)
 
 
 def _few(runs: Sequence[str]) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mecheval.files import run_id, safetensors_header
-from mecheval.store.folder import RunFolder, RunHeld
+from mecheval.store.folder import RunFolder
 from mecheval.store.guard import StoreError, check_tree, writing
+from mecheval.store.lock import RunHeld
 from mecheval.store.schema import STORED, WHOLE
 from mecheval.store.store import ID, Store
 from mecheval.store.tables import load_runs, scratch
@@ -42,7 +43,7 @@ def verify(store: Store, runs: Sequence[str] = ()) -> Iterator[Verified]:
 def _verified(folder: RunFolder) -> Verified:
     try:
         check_tree(folder.path, folder.path.parent)
-        record = folder.record()
+        record = folder.known()
         config, status = record.row["config"], record.row["status"]
         problems = [] if config is None or run_id(config) == folder.id else ["its config belongs to another run."]
         if status not in WHOLE:
@@ -89,7 +90,7 @@ def clean(store: Store, dry_run: bool = False) -> list[Removal]:
         try:
             found = [] if folder.is_held() else _removable(folder)
             if found and not dry_run:
-                _remove(folder, found)
+                found = _remove(folder, found)
         except RunHeld:
             continue
         removals += found
@@ -108,13 +109,13 @@ def _removable(folder: RunFolder) -> list[Removal]:
     return found
 
 
-def _remove(folder: RunFolder, removals: Sequence[Removal]) -> None:
-    with folder.exclusive(), writing(folder.path):
-        for removal in removals:
-            if removal.path.is_dir():
-                shutil.rmtree(removal.path)
-            else:
-                removal.path.unlink(missing_ok=True)
+def _remove(folder: RunFolder, removals: Sequence[Removal]) -> list[Removal]:
+    """Remove these, except for what another process has come to need before the run was locked."""
+    with folder.exclusive(), writing(folder.path):  # which removes leftovers
+        still = {removal.path for removal in _removable(folder)}
+        for path in still:
+            shutil.rmtree(path)
+    return [removal for removal in removals if removal.path in still or not removal.path.exists()]
 
 
 def _size(path: Path) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from mecheval.config import RunConfig
 from mecheval.mixers.options import LONG
 from mecheval.store import Store, StoreError
-from mecheval.store.location import check_writable, remove_stale
+from mecheval.store.location import check_writable, remove_stale, unmoved
 from mecheval.store.schema import WHOLE
 from mecheval.sweep.engine import Engine
 from mecheval.sweep.job import Event, Job
@@ -64,31 +64,33 @@ class Swept:
 
 
 def sweep(
-    jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatcher, address: str = "", *,
-    keep_order: bool = False,
-) -> Swept:  # fmt: skip
+    jobs: Iterable[Job], store: Store, engine: Engine, watcher: SweepWatcher, *, keep_order: bool = False
+) -> Swept:
     """Finish every job: skip runs that are done, resume interrupted ones and retry failed ones.
 
-    Jobs are taken in the order that ends soonest, or with `keep_order` as they are given. When `store` is a local copy
-    of a remote store, workers open `address` instead. A store that cannot be written is an error before anything is
-    computed.
+    Jobs are taken in the order that ends soonest, or with `keep_order` as they are given. A store that cannot be
+    written is an error before anything is computed.
     """
     jobs = merged(jobs)
     todo = pending(jobs, store)
     todo = todo if keep_order else in_order(todo, store)
     ended: dict[str, Event] = {}
+    runs = store.path / "runs"
 
     def hear(event: Event) -> None:
+        if not is_same():  # the next runs would begin a new store here
+            raise StoreError(f"the store {store.path} was moved or removed; where it is now, the same command resumes.")
         if event.kind == "end":
             ended[event.run] = event
         watcher.event(event)
 
     if todo:
-        check_writable(store.path / "runs", "store")
+        check_writable(runs, "store")
+    is_same = unmoved(runs)
     watcher.begin(jobs, todo, store, engine.workers)
     try:
         if todo:
-            engine.run(todo, address or str(store.path), hear)
+            engine.run(todo, str(store.path), hear)
     finally:
         watcher.end()
         remove_stale(store.path)  # files left by a killed cluster sweep, which this one may have finished

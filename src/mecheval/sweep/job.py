@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from mecheval.config import RunConfig, run_config
 from mecheval.errors import UnknownName, UserError, said
 from mecheval.machine import keep_memory
-from mecheval.store import RunFolder, RunHeld, Store
+from mecheval.store import RunFolder, RunHeld, Store, StoreError
 from mecheval.training.watch import Quiet, Start, tracker
 from mecheval.types import LAST
 
@@ -97,13 +97,11 @@ Report = Callable[[Event], None]
 """A function that is called with each event of a job."""
 
 
-def work(
-    job: Job, store: str, report: Report, saved: Callable[[], None] | None = None, checkpoint_seconds: float = 30.0
-) -> str:
+def work(job: Job, store: str, report: Report, checkpoint_seconds: float = 30.0) -> str:
     """Train a job's run and intervene on it, skipping what is done already; report its end and return its status.
 
-    The status is `held` if another process still works on the run after `HELD_SECONDS`. `saved` is called after each
-    checkpoint has been written. Errors are reported, not raised.
+    The status is `held` if another process still works on the run after `HELD_SECONDS`. Errors are reported, not
+    raised.
     """
     from mecheval.analysis.runs import probe  # imported here so that planning a sweep does not load torch
     from mecheval.training.loop import Interrupted, train
@@ -112,8 +110,10 @@ def work(
     folder = Store(store).folder(job.run)
     watcher = _Reporter(job.run, report)
     try:
+        if not Path(store).is_dir():  # its sweep has made it, and would find a new one in its place
+            raise StoreError(f"the store {store} was moved or removed.")
         watchers = [*(tracker(name, Path(store)) for name in job.track), watcher]
-        _patiently(folder, lambda: train(job.config, store, watchers, checkpoint_seconds, saved))
+        _patiently(folder, lambda: train(job.config, store, watchers, checkpoint_seconds))
         for split in missing(job, folder):
             _patiently(folder, lambda split=split: probe(folder, split=split))  # type: ignore[misc]
         status, message = str(folder.status()["status"]), ""

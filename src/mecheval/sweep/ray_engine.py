@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mecheval import custom
 from mecheval.errors import UserError
-from mecheval.store import StoreError
-from mecheval.store.location import Mirror, check_shared, is_url, local_copy, marked
+from mecheval.store import Store
+from mecheval.store.location import check_shared, marked
 from mecheval.sweep.engine import STOP_SECONDS, Crew, CrewEngine
 from mecheval.sweep.job import Event, Job, Report, work
 from mecheval.sweep.local import WORKER
@@ -30,7 +28,7 @@ class RayEngine(CrewEngine):
     """Runs each job as a task on a Ray cluster, with `cpus` CPUs per thread and `gpus` GPUs per job.
 
     `address` is `host:port` of a cluster's head, `auto` for the cluster of this machine, or None for a private Ray that
-    ends with the sweep. The store is a folder that all nodes see under the same path, or a URL.
+    ends with the sweep. The store is a folder that all nodes see under the same path.
     """
 
     def __init__(
@@ -58,13 +56,9 @@ class RayEngine(CrewEngine):
             for threads in sorted({job.config.machine.threads for job in jobs}):
                 if not self.room(threads):
                     raise UserError(self.no_room(threads))
-            if is_url(store):
-                Mirror(store).check()  # raises an error now if the URL cannot be written
-                yield _Tasks(self, store, "", report)
-            else:
-                place = Path(store).absolute()
-                with marked(place) as marker:
-                    yield _Tasks(self, str(place), marker, report)
+            place = Store(store).path.absolute()
+            with marked(place) as marker:
+                yield _Tasks(self, str(place), marker)
         finally:
             self._connection.leave()
 
@@ -83,9 +77,9 @@ class RayEngine(CrewEngine):
 class _Tasks(Crew):
     """The tasks of a sweep. Ray queues those for which no node has room yet."""
 
-    def __init__(self, engine: RayEngine, store: str, marker: str, report: Report) -> None:
+    def __init__(self, engine: RayEngine, store: str, marker: str) -> None:
         self.ray = import_ray()
-        self.engine, self.store, self.marker, self.report = engine, store, marker, report
+        self.engine, self.store, self.marker = engine, store, marker
         self.mailbox: Any = _mailbox(self.ray)
         self.task = self.ray.remote(task)
         self.under_way: dict[Any, Job] = {}  # by the reference to the task's result
@@ -123,7 +117,7 @@ class _Tasks(Crew):
             take(Event(*json.loads(text)))
 
     def end_of(self, result: Any, job: Job) -> Event:
-        """The `end` event of a finished task; the results of a store behind a URL are pulled first."""
+        """The `end` event of a finished task."""
         errors = self.ray.exceptions
         try:
             event = Event(*json.loads(self.ray.get(result)))
@@ -133,11 +127,6 @@ class _Tasks(Crew):
             return Event(job.run, "end", status="died", message=f"its worker died ({type(error).__name__})")
         if event.status == "interrupted":  # by a signal that is not ours, as when a node is shut down
             return event._replace(status="died", message="its worker was asked to stop")
-        if is_url(self.store) and event.status != "held":
-            try:
-                Mirror(self.store).pull_results(local_copy(self.store), [job.run])
-            except StoreError as error:
-                self.report(Event(job.run, "say", message=f"{job.config.title}: {error}"))
         return event
 
     def again(self, job: Job) -> str:
@@ -175,35 +164,14 @@ def task(job: str, store: str, marker: str, checkpoint_seconds: float, mailbox: 
                 last = mailbox.put.remote(json.dumps(event))
 
     try:
-        if is_url(store):
-            _work_behind_url(todo, store, report, checkpoint_seconds)
-        else:
-            check_shared(store, marker)
-            work(todo, store, report, checkpoint_seconds=checkpoint_seconds)
-    except UserError as error:  # the store cannot be reached from here, or its driver is missing
+        check_shared(store, marker)
+        work(todo, store, report, checkpoint_seconds)
+    except UserError as error:  # the store cannot be reached from here
         ends = [Event(todo.run, "end", status="failed", message=str(error))]
     if last is not None:
         with suppress(Exception):  # events of one task arrive in order, so all have arrived when the last one has
             import_ray().get(last, timeout=FLUSH_SECONDS)
     return json.dumps(ends[-1])
-
-
-def _work_behind_url(job: Job, url: str, report: Report, checkpoint_seconds: float) -> None:
-    """Work in a temporary local store: pull the run first, and push it whenever it is saved."""
-    mirror = Mirror(url)
-    with tempfile.TemporaryDirectory(prefix="mecheval-") as store:
-        mirror.pull(job.run, store)
-
-        def push() -> None:
-            try:
-                mirror.push(job.run, store)
-            except StoreError as error:  # the next push may succeed; until then the previous checkpoint counts
-                report(Event(job.run, "say", message=f"{job.config.title}: {error}"))
-
-        try:
-            work(job, store, report, push, checkpoint_seconds)
-        finally:  # even if it was interrupted outside training
-            mirror.push_at_last(job.run, store)
 
 
 def _mailbox(ray: ModuleType) -> Any:

@@ -24,7 +24,8 @@ from typing import Any
 
 from mecheval import custom
 from mecheval.errors import UserError
-from mecheval.store.location import check_shared, is_url, marked
+from mecheval.store import Store
+from mecheval.store.location import check_shared, marked
 from mecheval.sweep.engine import STOP_SECONDS, Crew, CrewEngine
 from mecheval.sweep.job import Event, Job, Report, work
 from mecheval.sweep.local import WORKER
@@ -67,9 +68,7 @@ class SlurmEngine(CrewEngine):
     @contextmanager
     def crew(self, jobs: list[Job], store: str, report: Report) -> Iterator[Crew]:
         """The workers on the cluster, which recognise by a marker file in the store that they see the same folder."""
-        if is_url(store):
-            raise UserError("--engine slurm: the store must be a folder that all nodes see, not a URL.")
-        place = Path(store).absolute()
+        place = Store(store).path.absolute()
         with marked(place) as marker:
             folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=place))  # only this user can read or write it
             try:

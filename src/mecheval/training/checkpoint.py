@@ -40,7 +40,7 @@ def write_checkpoint(folder: Path, run: str, checkpoint: Checkpoint) -> None:
     tensors = save(checkpoint.tensors)
     body = {"run": run, "step": checkpoint.step, "tensors_sha256": sha256(tensors), "state": checkpoint.state}
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # without its parents: a run that was moved must not begin anew here
         write_atomic(folder / f"{name}.safetensors", tensors)
         write_atomic(folder / f"{name}.json", json.dumps({"sha256": of_data(body), **body}, allow_nan=False))
         for old in sorted(folder.glob("*.json"))[:-KEPT]:

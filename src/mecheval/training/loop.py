@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from mecheval.analysis.runs import alone
 from mecheval.analysis.weights import weights_file
 from mecheval.config import RunConfig
 from mecheval.intervene.mechanism import depths_of
+from mecheval.kernels import check_compiled
 from mecheval.machine import Request, changed, stop_requests
 from mecheval.store import DEFAULT_STORE, RunFolder, Store, StoreError
 from mecheval.store.bounds import ON_THE_WAY
@@ -44,18 +45,18 @@ def train(
     store: Store | str | Path = DEFAULT_STORE,
     watchers: Sequence[Watcher] = (),
     checkpoint_seconds: float = 30.0,
-    saved: Callable[[], None] | None = None,
 ) -> RunFolder:
     """Train `config` and store the run in `store`; resume it if it was interrupted, and skip it if it is finished.
 
     The results depend only on the config, and not on interruptions or on when checkpoints are written. A checkpoint is
-    written every `checkpoint_seconds`, and `saved` is called after each.
+    written every `checkpoint_seconds`.
     """
     store = store if isinstance(store, Store) else Store(store)
     folder = store.folder(config.id)
     if folder.status()["status"] in WHOLE:
         _remove_checkpoints(folder)  # a process killed at the very end may have left them
         return folder
+    check_compiled()
     task = config.build_task()
     with alone(config.machine.threads):
         state = Training(config, task)  # built before the folder, so that an invalid config leaves nothing behind
@@ -66,7 +67,7 @@ def train(
                 with _ending(folder, state, watcher):
                     data, dev = TrainingData(config, task), evaluation_set(config, task, "dev")
                     guess = guess_level(config, task) if config.evaluate.early else 0.0
-                    status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request, saved, guess)
+                    status = _steps(folder, state, data, dev, watcher, checkpoint_seconds, request, guess)
                     why = ending(state.history, config.data.steps, guess) if config.evaluate.early else None
                     _finish(
                         folder,
@@ -86,13 +87,13 @@ def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
     if checkpoint is not None:
         state.restore(checkpoint)
     before = folder.environments()
-    files = folder.environment_file(f"training from step {state.step}")
-    folder.write_files({"config.yaml": config.to_yaml().encode(), **files})
     folder.set_status(
         status="running", task=config.task.name, mixer=config.mixer.name, d_model=config.model.d_model,
         n_layers=config.model.n_layers, lr=config.optimiser.lr, seed=config.seed, steps=config.data.steps,
         step=state.step, parameters=state.lm.n_parameters, config=config.to_dict(), message=None,
     )  # fmt: skip
+    files = folder.environment_file(f"training from step {state.step}")
+    folder.write_files({"config.yaml": config.to_yaml().encode(), **files})
     watcher.begin(
         Start(config.id, config.title, config.to_dict(), state.step, config.data.steps, state.lm.n_parameters)
     )
@@ -104,7 +105,7 @@ def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
 
 def _steps(
     folder: RunFolder, state: Training, data: TrainingData, dev: list[Questions], watcher: Watcher, pause: float,
-    request: Request, after_saving: Callable[[], None] | None, guess: float,
+    request: Request, guess: float,
 ) -> str:  # fmt: skip
     """Train until the end, an early stop or a loss that is not finite; return `done` or `diverged`.
 
@@ -129,10 +130,9 @@ def _steps(
         now = time.monotonic()
         state.seconds = now - began
         if request or now - saved >= pause:
+            folder.check_here()
             write_checkpoint(folder.checkpoints, config.id, state.checkpoint())
             folder.set_status(step=state.step, seconds=state.seconds)
-            if after_saving is not None:
-                after_saving()
             saved = time.monotonic()
         if request.signal is not None:
             raise Interrupted(folder, state.step, request.signal)
