@@ -163,9 +163,9 @@ def test_filters_reach_over_the_longest_document() -> None:
         ({"precision": "half"}, "machine: precision: input should be 'full' or 'bf16' (got 'half')"),
         (
             {"precision": "bf16", "dtype": "float64"},
-            "machine: precision bf16 is for dtype float32 and device cpu (got float64 and cpu).",
+            "machine: precision bf16 is for dtype float32, device cpu (got float64, cpu).",
         ),
-        ({"precision": "bf16", "device": "cuda"}, "dtype float32 and device cpu (got float32 and cuda)."),
+        ({"precision": "bf16", "device": "cuda"}, "dtype float32, device cpu (got float32, cuda)."),
         ({"dtype": "half"}, "machine: dtype: input should be 'float32' or 'float64' (got 'half')"),
         ({"decay": "step"}, "schedule: decay: input should be 'cosine', 'linear' or 'constant' (got 'step')"),
         ({"canon": "AE"}, "model: canon: give some of the letters A, B, C, D, each once (got 'AE')."),

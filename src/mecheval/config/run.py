@@ -115,9 +115,7 @@ class Machine(Section):
     dtype: Literal["float32", "float64"] = Field("float32", description="type of weights and activations")
     device: str = Field("cpu", description="cpu, cuda, cuda:1 or mps")
     threads: int = Field(1, ge=1, le=512, description="threads of one run; many runs side by side beat many threads")
-    precision: Literal["full", "bf16"] = Field(
-        "full", description="products of training: in dtype, or in bfloat16 while weights stay in float32"
-    )
+    precision: Literal["full", "bf16"] = Field("full", description="bf16: training multiplies in bfloat16")
     later = frozenset({"precision"})
 
     @field_validator("device")
@@ -130,8 +128,7 @@ class Machine(Section):
     @model_validator(mode="after")
     def _known_precision(self) -> Self:
         if self.precision == "bf16" and (self.dtype, self.device) != ("float32", "cpu"):
-            given = f"{self.dtype} and {self.device}"
-            raise ValueError(f"precision bf16 is for dtype float32 and device cpu (got {given}).")
+            raise ValueError(f"precision bf16 is for dtype float32, device cpu (got {self.dtype}, {self.device}).")
         return self
 
 
