@@ -15,8 +15,8 @@ from mecheval.figures.vegalite import text_of
 from mecheval.report import report_data, write_report
 from mecheval.report.documents import explored
 from mecheval.report.runs import best_runs, flat, run_frame
-from mecheval.report.sections import found_studies
-from mecheval.store import Store, StoreWarning
+from mecheval.report.sections import found_studies, mixers_charts
+from mecheval.store import RESULTS, Store, StoreWarning
 from mecheval.store.store import Snapshot
 from mecheval.studies import STUDIES
 from mecheval.training import train
@@ -246,3 +246,10 @@ def put(store: Store, config: RunConfig) -> None:
     folder = store.folder(config.id)
     with folder.exclusive():
         folder.set_status(status="running", task=config.task.name, mixer=config.mixer.name, config=config.to_dict())
+
+
+def test_all_mixers_are_drawn_where_two_have_runs_of_both_tasks(tmp_path: Path) -> None:
+    [spec] = mixers_charts(Store(RESULTS), "paper")
+    names = {row.get("name") for rows in spec["datasets"].values() for row in rows}
+    assert {"attention", "Mamba", "Hyena"} <= names
+    assert mixers_charts(Store(tmp_path), "laptop") == []
