@@ -25,8 +25,8 @@ import pandas as pd
 
 from mecheval.cli.app import aside
 from mecheval.config import run_config
-from mecheval.paper.agreement import agreement, interval, spearman
-from mecheval.paper.standings import about, points_at, standings, standings_of
+from mecheval.paper.agreement import agreement, early
+from mecheval.paper.standings import standings, standings_of
 from mecheval.store import RESULTS, Store
 from mecheval.studies.scales import BASE
 from mecheval.sweep import HereEngine, Job, Point, sweep
@@ -34,8 +34,6 @@ from mecheval.sweep.board import Board
 from mecheval.sweep.driver import pending
 
 RATES = (1e-3, 3e-3)
-STEPS = {"ar": (5_000, 8_000, 16_000, 24_000, 32_000), "atr": (10_000, 20_000, 40_000, 60_000)}
-"""Steps at which published runs are looked at, of 50,016 and 100,032."""
 WIDTH = 32
 """Width at the paper's size that is predicted."""
 SPLIT = Path(__file__).with_name("between_split.csv")
@@ -135,28 +133,6 @@ def table(store: Store, half: str, candidates: Mapping[str, Any]) -> pd.DataFram
     return pd.DataFrame(rows).drop(columns=["d_model", "group"], errors="ignore")
 
 
-def early(half: str, large: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """How well likelihoods at a step rank the published runs as at their end, at the rate that is best by then."""
-    runs, history = store.runs().set_index("run"), store.history()
-    rows = []
-    for task in ("ar", "atr"):
-        grid = large[(large["task"] == task) & (large["d_model"] == WIDTH)]
-        grid = grid[[halves().get(name) == half for name in grid["setting"]]]
-        of = {p.config.id: str(about(p)["setting"]) for p in points_at("paper", store) if p.config.id in runs.index}
-        for step in STEPS[task]:
-            seen = history[history["run"].isin(of) & (history["step"] <= step)]
-            seen = seen.sort_values("step", kind="stable").drop_duplicates("run", keep="last")
-            seen = seen[seen["step"] > 0.8 * step].assign(setting=seen["run"].map(of))
-            seen = seen[[(runs["task"][run], runs["d_model"][run]) == (task, WIDTH) for run in seen["run"]]]
-            best = seen.sort_values(["dev_accuracy", "dev_likelihood"], ascending=False, kind="stable")
-            both = best.drop_duplicates("setting").merge(grid, on="setting")
-            ours, theirs = (both[name].to_numpy(dtype=float) for name in ("dev_likelihood", "likelihood"))
-            low, high = interval(ours, theirs)
-            rows.append({"task": task, "step": step, "settings": len(both), "correlation": spearman(ours, theirs),
-                         "low": low, "high": high})  # fmt: skip
-    return pd.DataFrame(rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("run", "table", "early"))
@@ -169,8 +145,7 @@ def main() -> None:
         run(store, given.only)
         return
     if given.what == "early":
-        published = Store(RESULTS)
-        shown = early(CHOOSE, standings(published, "paper"), published)
+        shown = early(Store(RESULTS), [name for name, half in halves().items() if half == CHOOSE])
         sys.stdout.write(shown.round(2).to_string(index=False) + "\n")
         return
     shown = table(store, REPORT, {given.report: None}) if given.report else table(store, CHOOSE, CANDIDATES)

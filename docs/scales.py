@@ -1,7 +1,8 @@
 """The results at scale laptop that the package compares with the paper's size: src/mecheval/paper/laptop.csv.
 
-python docs/scales.py STORE        # from runs; then python docs/tables.py writes the tables into the pages
-python docs/scales.py              # from the outputs of studies on pages: mixers/index.md and how-to/hybrids.md
+python docs/scales.py STORE        # then python docs/tables.py writes the tables into the pages
+
+Of settings that have fewer seeds in the store, it takes what pages print (mixers/index.md and how-to/hybrids.md).
 
 The runs are those of `mecheval study newer ar_mamba_conv atr_mamba_conv ar_based_conv`, and of `mecheval study hybrids
 mixer=attention+mamba,gated_delta_net+attention`: about 40 minutes of one core. Printed outputs have fewer settings, and
@@ -21,8 +22,10 @@ import pandas as pd
 
 from mecheval.files import write_output
 from mecheval.paper import agreement
-from mecheval.paper.standings import COLUMNS, in_order, standings
+from mecheval.paper.standings import COLUMNS, about, in_order, points_at, standings_of
 from mecheval.store import Store
+from mecheval.sweep import Job
+from mecheval.sweep.driver import pending
 
 DOCS = Path(__file__).parent
 PRINTED = (("ar", 128, "mixers/index.md", 0), ("atr", 64, "mixers/index.md", 1), ("ar", 128, "how-to/hybrids.md", 0),
@@ -64,10 +67,22 @@ def _lines(table: str) -> Iterator[tuple[str, str, float, float, str]]:
             yield mixer, option, float(found[3]), float(found[4]), found[9]
 
 
+def finished(store: Store) -> pd.DataFrame:
+    """The standings of the settings of which a store has all runs, since another rate may be better."""
+    grid = points_at("laptop", store)
+    left = {job.run for job in pending([Job(point.config) for point in grid], store)}
+    places = [(about(point)["task"], about(point)["setting"], point.config.model.d_model) for point in grid]
+    lacking = {place for place, point in zip(places, grid, strict=True) if point.config.id in left}
+    return standings_of([point for place, point in zip(places, grid, strict=True) if place not in lacking], store)
+
+
 def main(stores: list[str]) -> None:
-    """Write the standings of a store's runs, or those that are printed."""
+    """Write the standings with the most seeds, of a store's runs or of those that are printed."""
     file = Path(str(agreement.__file__)).with_name(agreement.FILE)
-    frame = standings(Store(stores[0]), "laptop") if stores else printed()
+    own = finished(Store(stores[0])) if stores else printed().iloc[:0]
+    both = pd.concat([part for part in (own, printed()) if len(part)], ignore_index=True)
+    most = both.sort_values("seeds", ascending=False, kind="stable").drop_duplicates(["task", "setting", "d_model"])
+    frame = in_order(most)
     write_output(file, frame.round(4).to_csv(index=False))
     print(f"{file.name}: {len(frame)} settings")
 

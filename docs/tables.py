@@ -8,6 +8,7 @@ it is what the results say. The sizes of the built-in mixers, which `mecheval li
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from mecheval.figures.heatmap import label
 from mecheval.figures.mixers import name_of
 from mecheval.mixers import BUILT_IN
 from mecheval.paper import Judged, claims_frame, compare_studies, counted
-from mecheval.paper.agreement import agreement, laptop
+from mecheval.paper.agreement import agreement, early, laptop
 from mecheval.paper.agreement import beside as beside_scales
 from mecheval.paper.limits import RESTORED, USUAL
 from mecheval.paper.numbers import PUBLISHED, published
@@ -60,6 +61,7 @@ VERDICTS = {"conv_association": "short convolution", "direct_retrieval": "direct
 TASKS = {"ar": "pairs", "atr": "trees"}
 NONE = "–"
 DISTANCES = Path(__file__).parent / "results" / "distance.csv"
+SPLIT = ROOT / "benchmarks" / "between_split.csv"
 NEAR = ("1", "2", "3")
 """Distances that enough documents have."""
 
@@ -260,6 +262,16 @@ def scales() -> str:
     )
 
 
+def before_the_end() -> str:
+    """How well published runs rank before their end, on the half of the settings on which a scale is chosen."""
+    with SPLIT.open(encoding="utf-8", newline="") as file:
+        among = [row["setting"] for row in csv.DictReader(file) if row["half"] == "choose"]
+    rows = []
+    for row in early(Store(RESULTS), among).to_dict("records"):
+        rows.append([TASKS[row["task"]], f"{row['step']:,}", str(row["settings"]), within(row, "correlation", 1, 2)])
+    return markdown(["task", "step", "settings", "correlation with the likelihood at the end"], rows)
+
+
 def by_scale() -> str:
     """Every setting at scale laptop and at the paper's size, width 32."""
     pairs = beside_scales(laptop(), stand())
@@ -356,6 +368,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "recipes": recipes,
     "every-mixer": every_mixer,
     "scales": scales,
+    "before-the-end": before_the_end,
     "scales-settings": by_scale,
     "claims": lambda: claims("says", "outcome", "ours", "rests"),
     "all-claims": claims,

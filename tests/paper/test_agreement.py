@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mecheval.paper.agreement import agreement, beside, differences, interval, laptop, ranks, spearman
+from mecheval.paper.agreement import STEPS, agreement, beside, differences, early, interval, laptop, ranks, spearman
 from mecheval.paper.standings import COLUMNS
+from mecheval.store import RESULTS, Store
 
 MIXERS = ("attention", "base_conv", "based", "delta_net", "mamba2")
 
@@ -90,3 +91,13 @@ def test_the_results_at_scale_laptop_that_come_with_the_package_are_standings() 
     assert list(found) == list(COLUMNS)
     assert not found.duplicated(["task", "setting", "d_model"]).any()
     assert found["likelihood"].between(0, 1).all()
+
+
+def test_runs_rank_the_better_like_their_ends_the_nearer_these_are() -> None:
+    found = early(Store(RESULTS), {"attention", "based", "delta_net", "mamba", "h3", "hyena"})
+    assert [(row["task"], row["step"]) for row in found.to_dict("records")] == [
+        (task, step) for task, steps in STEPS.items() for step in steps
+    ]
+    assert set(found["settings"]) == {6}
+    for _, own in found.groupby("task"):
+        assert own["correlation"].iloc[-1] > max(0.7, own["correlation"].iloc[0])

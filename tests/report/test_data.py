@@ -17,8 +17,8 @@ from mecheval.paper.claims import all_claims
 from mecheval.report import report_data, write_report
 from mecheval.report.documents import explored
 from mecheval.report.runs import best_runs, flat, run_frame
-from mecheval.report.sections import found_studies
-from mecheval.store import Store, StoreWarning
+from mecheval.report.sections import found_studies, mixers_charts
+from mecheval.store import RESULTS, Store, StoreWarning
 from mecheval.store.store import Snapshot
 from mecheval.studies import STUDIES
 from mecheval.studies.placing import placings
@@ -267,3 +267,10 @@ def test_a_custom_mixer_at_the_papers_size_opens_the_page(tmp_path: Path) -> Non
     assert len(data["summary"]["charts"]) == 2
     assert "Mine" in drawn
     assert "delta_net" in drawn, "the picture has the published mixers, too"
+
+
+def test_all_mixers_are_drawn_where_two_have_runs_of_both_tasks(tmp_path: Path) -> None:
+    [spec] = mixers_charts(Store(RESULTS), "paper")
+    names = {row.get("name") for rows in spec["datasets"].values() for row in rows}
+    assert {"attention", "Mamba", "Hyena"} <= names
+    assert mixers_charts(Store(tmp_path), "laptop") == []

@@ -55,7 +55,8 @@ def show_mixers(store: Path, scale: str, kind: str | None) -> None:
     frame = _standings(store, scale)
     if frame.empty:
         raise UserError(
-            f"there are no finished runs at scale {scale}; `mecheval study newer --scale {scale}` makes some."
+            f"there are no finished runs at scale {scale}; `mecheval study newer --scale {scale}` makes some"
+            f"{', and --scale paper shows the published ones' * (scale != 'paper')}."
         )
     if kind == "json":
         print_json(records(frame))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # slow to import
 DASH = "M-1,-0.35L1,-0.35L1,0.35L-1,0.35Z"
 MARKS = {
     "induction": (RETRIEVES, "circle"), "conv_association": (ASSOCIATES, "square"),
-    "direct_retrieval": (BOTH, "triangle-up"), "pointer": ("#009e73", "diamond"), "redundant": ("#cc79a7", "cross"),
-    "joint": ("#e69f00", "triangle-down"), "mixed": ("#7b4fa3", "triangle-right"),
+    "direct_retrieval": (BOTH, "triangle-up"), "pointer": ("#009e73", "diamond"), "redundant": ("#7b4fa3", "cross"),
+    "joint": ("#e69f00", "triangle-down"), "mixed": ("#cc79a7", "triangle-right"),
     "undetermined": ("#7a7a7a", "triangle-left"), "not_learnt": ("#98a1ab", DASH),
 }  # fmt: skip
 """Colour and shape of each verdict; where mechanisms are drawn with arrows, the first three are colours of those."""

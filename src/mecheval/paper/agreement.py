@@ -8,7 +8,7 @@ the verdicts on the settings that learnt at both scales.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from mecheval.figures.mechanisms import words
 from mecheval.paper.estimates import LEVEL, Tally
-from mecheval.paper.standings import WIDTHS
+from mecheval.paper.standings import WIDTHS, about, points_at, standings
 from mecheval.studies.axes import MIXERS, say
 
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
+
+    from mecheval.store import Store
 
 FILE = "laptop.csv"
 """The standings at scale laptop that come with the package, as docs/scales.py has written them; some lack columns."""
@@ -30,6 +32,8 @@ RESAMPLES = 2000
 FEWEST = 4
 """Smallest number of settings of which a correlation is given."""
 NOT_LEARNT = "not_learnt"
+STEPS = {"ar": (5_000, 8_000, 16_000, 24_000, 32_000), "atr": (10_000, 20_000, 40_000, 60_000)}
+"""Steps at which runs at the paper's size are looked at before their end, of 50,016 and 100,032."""
 GROUPS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "the paper's mixers": lambda row: row["option"] == "" and row["mixer"] in MIXERS,
     "all mixers and hybrids": lambda row: row["option"] == "",
@@ -114,6 +118,37 @@ def _columns(name: str, rate: Rate) -> dict[str, Any]:
     low, high = rate.interval()
     return {name: rate.share, f"{name}_low": low, f"{name}_high": high, f"{name}_hits": rate.hits,
             f"{name}_of": rate.of}  # fmt: skip
+
+
+def early(store: Store, among: Container[str], width: int = 32) -> pd.DataFrame:
+    """How well likelihoods on dev at a step rank runs at the paper's size as likelihoods on test do at their end.
+
+    A row for each task and each of the `STEPS`: task, step, settings, correlation, correlation_low, correlation_high.
+    At a step, the rate counts that is best by then. `among` are the settings that count.
+    """
+    import pandas as pd
+
+    large, history, rows = standings(store, "paper"), store.history(), []
+    of = {
+        point.config.id: {**about(point), "d_model": point.config.model.d_model} for point in points_at("paper", store)
+    }
+    history = history[history["run"].isin(of)]
+    for task, steps in STEPS.items():
+        own = history[[(of[run]["task"], of[run]["d_model"]) == (task, width) for run in history["run"]]]
+        own = own.assign(setting=[of[run]["setting"] for run in own["run"]])
+        ends = large[(large["task"] == task) & (large["d_model"] == width)]
+        ends = ends[[name in among for name in ends["setting"]]]
+        for step in steps:
+            seen = own[own["step"].between(0.8 * step, step)].sort_values("step", kind="stable")
+            seen = seen.drop_duplicates("run", keep="last")
+            best = seen.sort_values(["dev_accuracy", "dev_likelihood"], ascending=False, kind="stable")
+            both = best.drop_duplicates("setting")[["setting", "dev_likelihood"]].merge(ends, on="setting")
+            ours, theirs = (both[name].to_numpy(dtype=float) for name in ("dev_likelihood", "likelihood"))
+            found = dict(zip(("correlation_low", "correlation_high"), interval(ours, theirs), strict=True))
+            rows.append(
+                {"task": task, "step": step, "settings": len(both), "correlation": spearman(ours, theirs), **found}
+            )
+    return pd.DataFrame(rows)
 
 
 def spearman(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
