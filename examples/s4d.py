@@ -4,10 +4,10 @@
     mecheval check examples/s4d.py --set d_state=32
 
 The paper is "On the Parameterization and Initialization of Diagonal State Space Models". Each channel has N complex
-numbers of state, h_t = exp(dt A) h_{t-1} + B' x_t and y_t = 2 Re(C h_t) + D x_t. The weights do not depend on the input,
-so y is a convolution of x with k_l = 2 Re(sum over n of C_n B'_n exp(l dt A_n)): by an FFT in long documents, and in
-short ones by a matrix for each channel, which is faster. Nothing in it compares tokens, so it should not recall: it is a
-baseline.
+numbers of state, h_t = exp(dt A) h_{t-1} + B' x_t and y_t = 2 Re(C h_t) + D x_t. The weights do not depend on the
+input, so y is a convolution of x with k_l = 2 Re(sum over n of C_n B'_n exp(l dt A_n)): by an FFT in long documents,
+and in short ones by a matrix for each channel, which is faster. Nothing in it compares tokens, so it should not recall:
+it is a baseline.
 """
 
 import math
