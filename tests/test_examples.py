@@ -7,13 +7,18 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 from benchmarks import sweeps
 from mecheval import custom as own
 from mecheval.evaluation.checks import check_mixer
 from mecheval.mixers import MIXERS
+from mecheval.mixers.base import make_mixer
 from mecheval.store import Store
 from mecheval.studies import scales
 from mecheval.tasks import TASKS
@@ -126,3 +131,65 @@ def test_a_known_checkpoint(run: Run, tmp_path: Path, mechanism: str, n: int, ve
     assert f"Verdict: {verdict}" in out
     [row] = [" ".join(line.split()) for line in out.splitlines() if line.startswith("▸")]
     assert row == f"▸ checkpoint {mechanism} 384 1.000 1.000 {restored} 1.000"  # at key, value and query; agreement
+
+
+MIXERS_FROM_ELSEWHERE = {
+    "gru": "GRU", "min_gru": "MinGRU", "s4d": "S4D", "gated_linear_attention": "GatedLinearAttention",
+    "rotary_attention": "RotaryAttention",
+}  # fmt: skip
+
+
+def example(file: str) -> type[nn.Module]:
+    return own.Source(EXAMPLES / f"{file}.py", MIXERS_FROM_ELSEWHERE[file]).load()
+
+
+@pytest.mark.parametrize("file", MIXERS_FROM_ELSEWHERE)
+def test_mixers_from_elsewhere_are_sound(file: str) -> None:
+    assert check_mixer(example(file), {}, 32, 200) == []
+
+
+@torch.no_grad()
+def test_the_parallel_forms_of_the_examples_are_their_recurrences() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 150, 8, dtype=torch.float64)
+    gru: Any = make_mixer(example("min_gru"), "MinGRU", 8, 0, {}).double()
+    gate, candidate = gru.gate_and_candidate(x).chunk(2, dim=-1)
+    h, z, found = torch.zeros(2, 8), gate.sigmoid(), []
+    for t in range(150):
+        h = (1 - z[:, t]) * h + z[:, t] * candidate[:, t]
+        found.append(h)
+    assert torch.allclose(gru(x), gru.out(torch.stack(found, dim=1)))
+
+    s4d: Any = make_mixer(example("s4d"), "S4D", 8, 0, {}).double()
+    A = torch.complex(-s4d.log_decay.exp(), s4d.frequency)
+    dtA, C = s4d.log_dt.exp()[:, None] * A, torch.view_as_complex(s4d.C)
+    state, found = torch.zeros(2, 8, 16, dtype=torch.complex128), []
+    for t in range(150):
+        state = dtA.exp() * state + torch.expm1(dtA) / A * x[:, t, :, None]
+        found.append(2 * (C * state).sum(-1).real + s4d.D * x[:, t])
+    expected = F.glu(s4d.out(F.gelu(torch.stack(found, dim=1))), dim=-1)
+    assert torch.allclose(s4d(x), expected), "by an FFT"
+    assert torch.allclose(s4d(x[:, :100]), expected[:, :100]), "by matrices"
+
+    gla: Any = make_mixer(example("gated_linear_attention"), "GLA", 8, 0, {}).double()
+    q, k, v, out_gate = gla.qkvg(x).chunk(4, dim=-1)
+    q, k, v, a = (each.unflatten(2, (2, 4)) for each in (q / 2, k, v, (F.logsigmoid(gla.fade(x)) / 16).exp()))
+    S, found = torch.zeros(2, 2, 4, 4, dtype=torch.float64), []
+    for t in range(150):
+        S = a[:, t, :, :, None] * S + k[:, t, :, :, None] * v[:, t, :, None]
+        found.append((q[:, t, :, None] @ S)[:, :, 0])
+    y = gla.norm(torch.stack(found, dim=1)).flatten(2)
+    assert torch.allclose(gla(x), gla.out(y * F.silu(out_gate))), "three chunks, the last one padded"
+    assert torch.allclose(gla(x[:, :40]), gla(x)[:, :40]), "one chunk"
+
+
+@torch.no_grad()
+def test_the_rotary_example_sees_distances_alone() -> None:
+    """Two equal tokens at each distance: their scores do not depend on where they stand."""
+    turned = runpy.run_path(str(EXAMPLES / "rotary_attention.py"))["turned"]
+    mixer: Any = make_mixer(example("rotary_attention"), "RotaryAttention", 8, 0, {})
+    angle = torch.arange(20)[:, None] * mixer.frequency.repeat(2)
+    q, k = (turned(torch.randn(8).expand(20, 8), angle.cos(), angle.sin()) for _ in "qk")
+    scores = q @ k.T
+    assert torch.allclose(scores[1:, 1:], scores[:-1, :-1], atol=1e-5)
+    assert not torch.allclose(scores[1:, :-1], scores[:-1, :-1], atol=1e-2)

@@ -95,3 +95,20 @@ def test_a_custom_mixer_is_listed_only_while_its_file_is_named(tmp_path: Path, m
     monkeypatch.delenv(VARIABLE)
     assert name not in MIXERS.names()
     assert MIXERS.get(name) is cls  # a run that has begun keeps its mixer
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "hint"),
+    [
+        ("n_heads", ("threads", "warmup"), None),
+        ("n_heads", ("threads", "num_heads"), "num_heads"),
+        ("heads", ("threads", "num_heads"), "num_heads"),
+        ("kee", ("value", "key"), "key"),
+        ("mambo", ("mamba", "attention"), "mamba"),
+        ("zz", ("mamba", "attention"), None),
+    ],
+)
+def test_only_a_similar_name_is_suggested(name: str, choices: tuple[str, ...], hint: str | None) -> None:
+    said = str(UnknownName("thing", name, choices))
+    assert ("Did you mean" in said) == (hint is not None)
+    assert hint is None or f"Did you mean {hint!r}?" in said

@@ -16,8 +16,11 @@ FEW, MANY = 50, 10_000
 """Largest numbers of choices that an error lists, and that it searches for a similar name."""
 
 
-SIMILAR = 0.72
-"""Smallest similarity, from 0 to 1, of a name that is suggested: `threads` is none for `n_heads` (0.71)."""
+SIMILAR, SHORT = 0.72, 4
+"""Smallest similarity, from 0 to 1, of a name that is suggested: `threads` (0.71) is none for `n_heads`.
+
+For names of up to `SHORT` letters it is a half, because one wrong letter of few counts much.
+"""
 
 
 class UserError(ValueError):
@@ -31,8 +34,8 @@ class UnknownName(UserError):
         self.kind, self.name, self.choices = kind, name, sorted(choices)
         known = {choice.lower(): choice for choice in self.choices[:MANY]}
         given = name[:SHOWN].lower()
-        near = difflib.get_close_matches(given, known, n=1, cutoff=SIMILAR)
-        near = near or [each for each in known if len(given) > 2 and given in each][:1]
+        words = [each for each in known if given in each.split("_")[1:]]  # `num_heads` for `heads`
+        near = words[:1] or difflib.get_close_matches(given, known, n=1, cutoff=SIMILAR if len(given) > SHORT else 0.5)
         hint = f" Did you mean {known[near[0]]!r}?" if near else ""
         super().__init__(f"unknown {kind} {shown(name)}.{hint} Choices: {_listed(self.choices) or 'none'}.")
 

@@ -161,3 +161,13 @@ def test_published_verdicts_are_computed_anew(tmp_path: Path, command: Command) 
     assert run.problems() == []
     assert not list(results.rglob("lock"))
     assert "host" not in str(run.environments())
+
+
+def test_a_model_that_does_not_come_with_the_package_is_no_misspelling_of_another(command: Command) -> None:
+    with pytest.raises(UserError) as error:
+        load_pretrained("ar-h3-64")
+    for said in (command("intervene", "ar-h3-64")[2], str(error.value)):
+        assert "no pretrained model of h3 on ar comes with the package. On ar: ar-attention-32, " in said
+        assert "atr" not in said
+    with pytest.raises(UserError, match=r"Did you mean 'ar-mamba-32'\?"):
+        load_pretrained("ar-mambo-32")

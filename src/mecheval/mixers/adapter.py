@@ -270,7 +270,8 @@ def _check_type(name: str, one: Parameter, value: Any) -> None:
     if one.annotation is one.empty or isinstance(annotation, str):
         kinds = (type(one.default),) if type(one.default) in (int, float) else ()
         kinds = (int, float) if kinds else ()  # without an annotation, a whole default may stand for any number
-    if not kinds or not all(kind in (*NUMBERS, NoneType) for kind in kinds):
+    plain = isinstance(value, (*NUMBERS, list, dict, NoneType))  # others only come from Python, and may be numbers, too
+    if not plain or not kinds or not all(kind in (*NUMBERS, NoneType) for kind in kinds):
         return
     fits = any(isinstance(value, (int, float) if kind is float else kind) for kind in kinds)
     if fits and not (isinstance(value, bool) and bool not in kinds):
