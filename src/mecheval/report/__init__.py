@@ -46,7 +46,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
     from mecheval.report.runs import arranged, best_runs, overview, run_frame, runs_data, speaking
     from mecheval.report.sections import comparison_data, findings_data, found_studies, study_data, training_data
     from mecheval.store.store import Snapshot
-    from mecheval.studies.placing import placings
+    from mecheval.studies.peers import placings
 
     taken = store if isinstance(store, Snapshot) else Snapshot(store)
     frame = run_frame(taken)
