@@ -14,7 +14,7 @@ from mecheval import custom as own
 from mecheval.evaluation.ahead import loops, one_after_another
 from mecheval.mixers import MIXERS
 from mecheval.store import Store
-from mecheval.studies.placing import placings
+from mecheval.studies.peers import placings
 
 FAULTY = Path(__file__).parents[1] / "evaluation" / "faulty.py"
 LOOP = """

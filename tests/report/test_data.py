@@ -21,7 +21,7 @@ from mecheval.report.sections import found_studies, mixers_charts
 from mecheval.store import RESULTS, Store, StoreWarning
 from mecheval.store.store import Snapshot
 from mecheval.studies import STUDIES
-from mecheval.studies.placing import placings
+from mecheval.studies.peers import placings
 from mecheval.training import train
 from report.stores import EVIL, FORGED, OWN, WORSE, forge, grid_points
 from studies.disguise import NAME, disguised

@@ -9,7 +9,7 @@ from typing import Any
 from mecheval.files import run_id
 from mecheval.store import RESULTS, Store
 from mecheval.store.folder import RunFolder
-from mecheval.studies.placing import _is_standard
+from mecheval.studies.peers import _is_standard
 
 NAME = "Mine@3f9a2c1b"
 Change = Callable[[dict[str, Any]], dict[str, Any]]

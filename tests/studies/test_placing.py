@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mecheval.store import Store
 from mecheval.studies.early_ends import after_guessing, replayed
 from mecheval.studies.learning import Learning, guesses, learning, plateau
-from mecheval.studies.placing import HEADS, Placing, placings, wilson
+from mecheval.studies.peers import placings
+from mecheval.studies.placing import HEADS, Placing, wilson
 from mecheval.tasks import build_task
 from mecheval.training.early import GUESSING
 from studies.disguise import NAME, disguised
@@ -79,6 +81,37 @@ def test_what_has_not_learnt_is_told_with_what_was_tried(tmp_path: Path) -> None
     assert "above that of guessing one of the document's values (2.77)" in said
     assert after_guessing("ar", 32) in said
     assert said.endswith("To try next: --set early=false (train to the last step), --lr 3e-4,1e-2, --widths 64.")
+
+
+def test_a_run_that_nobody_intervened_on_has_a_place_and_no_mechanism(tmp_path: Path) -> None:
+    store = disguised(tmp_path, "ar", "based", (3e-3,))
+    [folder] = [store.folder(run) for run in store.ids()]
+    status = folder.status()
+    folder.write("verdicts", [])
+    folder.seal(status)
+    place = placed(store)
+    assert place.sentence(NAME).endswith("; `mecheval intervene` names its mechanism.")
+    assert place.frame.set_index("mixer").loc[NAME, "verdict"] == "done"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"config": None},
+        {"config": {"task": {}}},
+        {"step": None},
+        {"mixer": None},
+        {"d_model": None},
+        {"status": "failed"},
+    ],
+)
+def test_a_damaged_row_has_no_place(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    assert placings(disguised(tmp_path, "ar", "based", (3e-3,), lambda row: wrong)) == []
+
+
+def test_an_impossible_score_has_no_interval(tmp_path: Path) -> None:
+    place = placed(disguised(tmp_path, "ar", "based", (3e-3,), lambda row: {"test_accuracy": 7.0}))
+    assert math.isnan(place.frame.set_index("mixer").loc[NAME, "low"])
 
 
 def test_a_mixer_without_a_run_at_the_papers_size_has_no_place(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from mecheval.store.schema import WHOLE
 from mecheval.studies import with_seed
 from mecheval.studies.axes import say
 from mecheval.studies.finding import named
-from mecheval.studies.placing import NOUNS, TASKS, is_at_paper_size, placings, published_mixers
+from mecheval.studies.peers import TASKS, is_at_paper_size, placings, published_mixers
+from mecheval.studies.placing import NOUNS
 from mecheval.studies.scales import runs
 from mecheval.studies.table import RANK, with_rate
 from mecheval.sweep import Engine, Job, Point, sweep
@@ -134,9 +136,10 @@ class Answers(Board):
         for task in [task for task, left in self._left.items() if event.run in left]:
             self._left[task].discard(event.run)
             if not self._left[task]:
-                for place in placings(self._store, [task], self._among):
-                    for said in map(place.sentence, place.own()):
-                        self._line(said, Text(said, "bold"))
+                with suppress(UserError):  # the end of the evaluation says what is wrong
+                    for place in placings(self._store, [task], self._among):
+                        for said in map(place.sentence, place.own()):
+                            self._line(said, Text(said, "bold"))
 
 
 def train(asked: Asked, store: Store, engine: Engine, console: Console) -> list[Point]:

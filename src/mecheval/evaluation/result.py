@@ -109,7 +109,8 @@ class PaperEvaluation:
             if task in ("", place.task) and width in (0, place.width):
                 rows = mechanism_rows(Published(self.store), place.task, set(place.runs))
                 return ways_figure(rows, f"{self.name.partition(MARK_OF_NAME)[0]} among others: {place.title}")
-        raise UserError(f"there is no placing on {task or 'any task'} at width {width or 'any'} to draw.")
+        there = ", ".join(f"{place.task} at width {place.width}" for place in self.placings) or "none"
+        raise UserError(f"nothing was evaluated on {task or 'any task'} at width {width or 'any'}. Choices: {there}.")
 
     def __str__(self) -> str:
         parts = ["\n".join(self.sentences)]

@@ -53,7 +53,7 @@ def report_data(store: Store, scale: str) -> tuple[dict[str, Any], list[Spec]]:
         training_data,
     )
     from mecheval.store.store import Snapshot
-    from mecheval.studies.placing import placings
+    from mecheval.studies.peers import placings
 
     taken = store if isinstance(store, Snapshot) else Snapshot(store)
     frame = run_frame(taken)

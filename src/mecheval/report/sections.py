@@ -27,7 +27,8 @@ from mecheval.store.store import Snapshot, snapshot_of
 from mecheval.studies import PAPER, STUDIES, Study, StudyTable, study_points, study_table, with_seed
 from mecheval.studies.axes import NAMES, ordered, say
 from mecheval.studies.finding import finding
-from mecheval.studies.placing import HEADS, Placing, is_small, legend
+from mecheval.studies.peers import is_small
+from mecheval.studies.placing import HEADS, Placing, legend
 from mecheval.sweep import Point
 from mecheval.types import MISSING
 
@@ -117,7 +118,7 @@ def findings_data(store: Store, best: pd.DataFrame, placed: Sequence[Placing]) -
             "own": [int(each) for each in place.frame["own"]],
             "notes": [*(text for mixer in own for text in place.details(mixer)), *filter(None, [place.spread()])],
         })  # fmt: skip
-        specs += _drawn(Published(store.path), place.task, set(place.runs), place.title)
+        specs += _drawn(Published(store.path), place.task, set(place.runs), place.title) or []
     if placed:
         said[-1]["notes"].append(legend(placed))
     shown = {run for place in placed for run in place.runs}
@@ -125,9 +126,8 @@ def findings_data(store: Store, best: pd.DataFrame, placed: Sequence[Placing]) -
         rows = best[best["task"] == task]
         if set(rows["run"]) <= shown:
             continue
-        try:
-            charts = _drawn(store, task, set(rows["run"]), say("task", task))
-        except UserError:  # a run without a width or depth cannot be drawn
+        charts = _drawn(store, task, set(rows["run"]), say("task", task))
+        if charts is None:
             continue
         small = any(is_small(task, config) for config in rows["config"])
         text = finding(dict(zip(rows["mixer"], rows["label"], strict=True)), small=small)
@@ -145,9 +145,12 @@ def mixers_charts(store: Store, scale: str) -> list[Spec]:
     return [page_spec(mixers(panels(frame, scale), "Likelihood on pairs and on trees, and the mechanisms"))]
 
 
-def _drawn(store: Store, task: str, among: set[str], name: str) -> list[Spec]:
-    """The two pictures of the mechanisms of these runs; none if no run has one."""
-    rows = mechanism_rows(store, task, among)
+def _drawn(store: Store, task: str, among: set[str], name: str) -> list[Spec] | None:
+    """The two pictures of the mechanisms of these runs; an empty list if no run has one, None if none has a verdict."""
+    try:
+        rows = mechanism_rows(store, task, among)
+    except UserError:  # or a width or a depth is missing
+        return None
     if (rows["verdict"] == "not_learnt").all():
         return []
     drawn = ways_figure(rows, f"{TITLE} ({name})"), shares_figure(rows, f"What each position restores ({name})")

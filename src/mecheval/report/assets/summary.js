@@ -18,6 +18,12 @@ function badge(run) {
   return el("span", { class: `verdict v-${known(label) ? /^[a-z_]+$/.exec(label)?.[0] ?? "other" : "none"}` }, verdictText(run));
 }
 
+// A run that `evaluate.early` ended says so in its message, which stands among its details.
+function endedEarly(row) {
+  const { message, step, steps } = data.runs;
+  return known(message[row]) && step[row] < steps[row];
+}
+
 // The finding of each task, on top of the page; the bar above has the title.
 function findingText() {
   const { findings } = data.summary;
@@ -61,6 +67,8 @@ function summarySection() {
       { name: "verdict", value: verdictText, show: badge, main: true },
       score("accuracy %", "test_accuracy"), score("chance %", "chance"), score("likelihood %", "test_likelihood"),
       { name: "restored at", value: restoredText },
+      { name: "steps", value: (row) => runs.step[row], number: true, hidden: () => !rows.some(endedEarly),
+        show: (row) => (endedEarly(row) ? `${count(runs.step[row])} of ${count(runs.steps[row])}` : count(runs.step[row])) },
       { name: "agreement %", value: (row) => runs.agreement[row], show: (row) => (known(runs.agreement[row]) ? (100 * runs.agreement[row]).toFixed(0) : MISSING), number: true },
       { name: "task", value: (row) => runs.task_name[row], hidden: several(runs.task_name) },
       { name: "layers", value: (row) => runs.n_layers[row], number: true, hidden: several(runs.n_layers) },
