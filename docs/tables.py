@@ -18,15 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecheval.cli.show.lists import MEASURED, measure
+from mecheval.cli.standings import TITLES
 from mecheval.figures.heatmap import label
-from mecheval.figures.mixers import name_of
+from mecheval.figures.mixers import mixers, name_of
 from mecheval.mixers import BUILT_IN
-from mecheval.paper import Judged, claims_frame, compare_studies, counted
+from mecheval.paper import Compared, Judged, claims_frame, compare_studies, counted
 from mecheval.paper.agreement import agreement, early, laptop
 from mecheval.paper.agreement import beside as beside_scales
+from mecheval.paper.arms import NEW, SAME
 from mecheval.paper.limits import RESTORED, USUAL
 from mecheval.paper.numbers import PUBLISHED, published
-from mecheval.paper.standings import WIDTHS, standings
+from mecheval.paper.picture import DRAWN, picture
+from mecheval.paper.plan import standings as plan_standings
+from mecheval.paper.standings import WIDTHS, panels, standings
 from mecheval.store import RESULTS, Store
 from mecheval.studies import PAPER, STUDIES, StudyTable, seeds_in, study_points, study_table
 from mecheval.studies.axes import ordered, plain, say
@@ -286,16 +290,54 @@ def by_scale() -> str:
     return markdown(["task", "setting", "laptop: likelihood", "mechanism", "paper: likelihood", "mechanism"], rows)
 
 
-def judged() -> tuple[Judged, ...]:
-    """Every claim of the paper, as `mecheval compare all --scale paper` judges it by the published results."""
-    compared = compare_studies(PAPER, Store(RESULTS), "paper")
-    return tuple(claim for one in compared for claim in one.claims)
+@cache
+def compared() -> dict[str, Compared]:
+    """Every study of the paper beside it, as `mecheval compare all --scale paper` has them by the published results."""
+    return {one.table.study.name: one for one in compare_studies(PAPER, Store(RESULTS), "paper")}
+
+
+def judged() -> list[Judged]:
+    """Every claim of the paper."""
+    return [claim for one in compared().values() for claim in one.claims]
 
 
 def claims(*columns: str) -> str:
     """The claims that were tested, and how many have which outcome."""
     frame = claims_frame(judged(), *columns)
     return f"{markdown(list(frame), frame.to_numpy().tolist())}\n{counted(judged())}\n"
+
+
+def arms() -> str:
+    """Both orders of documents beside the paper: how far each is from its numbers, by setting, and what that says."""
+    parts = []
+    for one in (compared()[name] for name in PUBLISHED):
+        rows, found = [], one.arms
+        assert found is not None
+        for row in found.settings.to_dict("records"):
+            rate = [say("lr", row["lr"])] if "lr" in row else ["best"]
+            closed = percent(row["closed"]) if row["closed"] == row["closed"] else NONE
+            rows.append(
+                [f"{NAMES[row['mixer']]}, {row['d_model']}", *rate, percent(row[SAME]), percent(row[NEW]), closed]
+            )
+        heads = [f"figure {one.table.study.figure}: mixer, width", "rate", SAME, NEW, "gap closed, %"]
+        parts.append(f"{markdown(heads, rows)}\n{found.said}\n")
+    return "\n".join(parts)
+
+
+def agreement() -> str:
+    """How many numbers of figures 3 and 5 agree with the paper's."""
+    found = (compared()[name] for name in PUBLISHED)
+    return "".join(f"- Figure {one.table.study.figure}: {one.comparison.agreement}\n" for one in found)
+
+
+def planned() -> str:
+    """The steps of the plan, those with runs left by their value for claims."""
+    rows = []
+    for each in plan_standings([*compared().values()], Store(RESULTS)):
+        value = f"{each.value:.2f}" if each.left else NONE
+        done = f"{each.runs - len(each.left)} of {each.runs}"
+        rows.append([value, f"`{each.step.study}`", each.step.why, each.step.added, done, f"{each.hours:.1f}"])
+    return markdown(["claims an hour", "study", "what for", "planned on", "runs done", "hours left"], rows)
 
 
 def waiting() -> str:
@@ -306,7 +348,11 @@ def waiting() -> str:
 def summary() -> str:
     """What holds, what does not, and how much is open."""
     parts = []
-    for outcome, head in (("reproduced", "What holds"), ("contradicted", "What does not"), ("inconclusive", "Open")):
+    for outcome, head in (
+        ("reproduced", "What holds, as far as there are runs"),
+        ("contradicted", "What does not"),
+        ("inconclusive", "Open"),
+    ):
         own = [one for one in judged() if one.outcome == outcome]
         if outcome == "inconclusive":
             lenient = sum(one.lenient == "reproduced" for one in own)
@@ -314,7 +360,7 @@ def summary() -> str:
                          f"{sum(one.outcome == 'not tested' for one in judged())} that wait for runs. Of the former, "
                          f"{lenient} hold if it is enough that most of their parts do.\n")  # fmt: skip
         else:
-            parts.append(f"**{head}** ({len(own)}):\n\n" + "".join(f"- {one.says}\n" for one in own))
+            parts.append(f"**{head}** ({len(own)}):\n\n" + "".join(f"- {one.says} *({one.rests})*\n" for one in own))
     return "\n".join(parts)
 
 
@@ -374,6 +420,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "all-claims": claims,
     "claims-that-wait": waiting,
     "summary": summary,
+    "arms": arms,
+    "agreement": agreement,
+    "plan": planned,
 }
 """The tables by name."""
 
@@ -384,13 +433,16 @@ def sizes() -> str:
 
 
 def main() -> None:
-    """Write all tables anew."""
+    """Write all tables anew, and draw the pictures of figures 3 and 7 and of every mixer."""
     Path(str(MEASURED)).write_text(sizes(), encoding="utf-8")
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = page.read_text(encoding="utf-8")
         if (now := filled(text)) != text:
             page.write_text(now, encoding="utf-8")
             print(f"{page.relative_to(ROOT)} has new tables")
+    for name in DRAWN:
+        picture(compared()[name]).save(ROOT / f"docs/figures/{name}-paper.svg")
+    mixers(panels(stand(), "paper"), TITLES["paper"]).save(ROOT / "docs/figures/mixers.svg")
 
 
 if __name__ == "__main__":

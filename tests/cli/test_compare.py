@@ -127,3 +127,11 @@ def test_mistakes(command: Command, store: list[str], words: list[str], said: st
     code, out, err = command("compare", *words, *store)
     assert (code, out) == (2, "")
     assert err.startswith(f"mecheval: {said}")
+
+
+def test_the_picture(command: Command, store: list[str], tmp_path: Path) -> None:
+    drawn = tmp_path / "figure.json"
+    assert command("draw", "paper", "fig3", "--save", str(drawn), *store)[0] == 0
+    assert json.loads(drawn.read_text())["title"]["text"] == ["The paper and our runs, figure 3"]
+    code, _, err = command("draw", "paper", "depth", "--save", str(drawn), *store)
+    assert (code, err) == (2, "mecheval: unknown study 'depth'. Choices: ar, atr.\n")

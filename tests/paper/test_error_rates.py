@@ -8,7 +8,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mecheval.paper.estimates import LEVEL, MANY, PRIOR, SPREAD, Estimate, Part, Tally, estimate, from_paper, student
+from mecheval.paper.estimates import (
+    LEVEL,
+    MANY,
+    PRIOR,
+    SPREAD,
+    Apart,
+    Estimate,
+    Part,
+    Tally,
+    estimate,
+    from_paper,
+    spread_of,
+    student,
+)  # fmt: skip
 from mecheval.paper.limits import DOCUMENTS, USUAL
 
 DRAWS = 500
@@ -117,3 +130,51 @@ def test_shares_of_runs(hits: int, of: int) -> None:
 def test_one_of_many_parts_needs_more_to_fail() -> None:
     part = Part("", Estimate(0.0, 0.01, ((0.0, 97),)), low=0.22)
     assert (part.state(1), part.state(10)) == ("fails", "unsure")
+
+
+def test_failing_by_accident_is_rarely_taken_for_failing() -> None:
+    """Two settings of which each seed learns with probability 0.3: a claim that both fail is wrong."""
+    random = np.random.default_rng(3)
+
+    def reproduced(seeds: int) -> float:
+        p = np.where(random.random((DRAWS, 2, seeds)) < 0.3, 0.8, 0.03)
+        runs = random.binomial(DOCUMENTS, p) / DOCUMENTS
+        found = [[Part("", estimate(own.tolist(), DOCUMENTS), high=0.16, failing=True).state(2) for own in pair]
+                 for pair in runs]  # fmt: skip
+        return float(np.mean([states == ["holds", "holds"] for states in found]))
+
+    assert (reproduced(1), reproduced(2)) == (0, 0)
+    assert reproduced(3) == pytest.approx(0.7**6, abs=0.05)
+    assert reproduced(5) < 0.06
+
+
+@pytest.mark.parametrize("truth", [0.1, SPREAD, 0.6])
+def test_the_spread_between_seeds_is_found_in_settings_of_three(truth: float) -> None:
+    random = np.random.default_rng(4)
+
+    def settings(n: int) -> list[Runs]:
+        middle = random.uniform(-1, 1, (n, 1))
+        found: list[Runs] = (1 / (1 + np.exp(-middle - truth * random.standard_normal((n, 3))))).tolist()
+        return found
+
+    assert spread_of([]) == SPREAD
+    assert spread_of(settings(400)) == pytest.approx(truth, rel=0.1)
+    few = [spread_of(settings(2)) for _ in range(200)]
+    assert min(truth, SPREAD) * 0.6 < float(np.mean(few)) < max(truth, SPREAD) * 1.2
+
+
+def test_the_share_of_runs_beside_the_papers_is_newcombes() -> None:
+    """56 of 70 and 48 of 80, a published example: 0.0524 to 0.3339."""
+    assert Apart(Tally(56, 70), Tally(48, 80)).interval() == pytest.approx((0.0524, 0.3339), abs=1e-4)
+
+
+@pytest.mark.parametrize("truth", [0.02, 0.9])
+def test_the_seeds_that_would_decide_do_decide_if_they_find_the_same(truth: float) -> None:
+    part = Part("", estimate([truth], DOCUMENTS), high=truth + 0.08, failing=True)
+    assert part.state(1) == "unsure"
+    said = part.needs(1)
+    assert said is not None
+    seeds = int(said.split()[0])
+    states = [part._replace(quantity=estimate([truth] * n, DOCUMENTS)).state(1) for n in (seeds - 1, seeds)]
+    assert states[1] == "holds"  # alike seeds are less spread than assumed
+    assert seeds >= MANY

@@ -127,9 +127,10 @@ def _judged(
     there = sum(part.quantity is not None for part, _ in usual.parts)
     closest = min(usual.parts, key=lambda each: (list(WORDS).index(each[1]), each[0].margin()), default=None)
     ours = closest[0].words if closest and closest[0].quantity else ""
-    if ours and there > 1:
+    if ours and len(usual.parts) > 1:
         holding = sum(state == "holds" for _, state in usual.parts)
-        ours += f" ({holding} of {there} parts hold)"
+        missing = len(usual.parts) - there
+        ours += f" ({holding} of {there} parts hold{f', {missing} not run' * bool(missing)})"
     flips = Counter(f"{new} with {limits}" for limits in OTHERS if (new := found(limits).outcome) != usual.outcome)
     return Judged(
         *about, described(form), usual.outcome, usual.evidence, ours, *_basis(usual.rows),

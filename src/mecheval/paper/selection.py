@@ -13,6 +13,7 @@ from mecheval.paper import limits as fixed
 from mecheval.paper.about import About, Named, listed, percents, tallied
 from mecheval.paper.estimates import Apart, Count, Part, Tally, estimate, estimate_share, from_paper
 from mecheval.paper.rows import Row, Where, but, cells, different, grouped, is_missing, is_nan, largest, numbers, only
+from mecheval.studies.finding import NAMES
 
 COLUMNS = {"test_accuracy": "test accuracy", "dev_accuracy": "dev accuracy", "original": "likelihood"}
 """What the evidence calls each column."""
@@ -161,7 +162,7 @@ class Runs:
                 found_here = parts_of(*chosen)
                 parts += [each._replace(name=where, group=where, label=f"{where}, {each.name}") for each in found_here]
         rows = [row for side in given for row in side.where.pick(self.rows)]
-        return Answer([*parts, *missing] or [Part("there is nothing to compare: no control that learnt", None)], rows)
+        return Answer([*parts, *missing] or [Part("a control that learnt", None)], rows)
 
     def _by(self, by: Sequence[str]) -> list[tuple[str, list[Row]]]:
         there = [row for row in self.rows if not any(is_nan(row[axis]) for axis in by)]
@@ -191,7 +192,7 @@ class Runs:
         return self.mostly(
             hits,
             "the first is above the second, of runs of the same seed",
-            "there is nothing to compare: no control that learnt",
+            "pairs of runs of the same seed",
         )
 
     def second(self, mixer: str, column: str) -> Answer:
@@ -205,7 +206,7 @@ class Runs:
             if here and (kind not in best or here.number.value > best[kind].number.value):
                 best[kind] = here
         if mixer not in best or len(best) < 2 or not self.where(mixer=mixer).learnt(on_dev=True):
-            return Answer([Part(f"{mixer} did not learn, or nothing else is there", None)], self.rows)
+            return Answer([Part(f"{mixer} that learnt, and others", None)], self.rows)
         own = best.pop(mixer)
         count = Count(tuple(other.number - own.number for other in best.values()))
         low, high = count.interval()
@@ -226,7 +227,8 @@ class Runs:
         said = " or ".join("the last layer" if layer < 0 else f"layer {layer}" for layer in layers)
         if optional and not hits:
             return Answer([], runs.rows)
-        return runs.mostly(hits, f"{mixer}: {said}", f"{mixer} of 2 or 3 layers")
+        name = NAMES.get(mixer, mixer)
+        return runs.mostly(hits, f"{name}: {said}", f"{name} of 2 or 3 layers")
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ class Numbers:
             elif any(row["status"] != "diverged" for row in cell):
                 parts.append(Part(name, None, group=width))
         if idle and not parts:
-            parts.append(Part(f"{self.runs.name} did not learn", None))
+            parts.append(Part(f"{self.runs.name} that learnt", None))
         return Answer(parts, self.runs.rows)
 
     def _cells(self) -> Iterator[tuple[str, list[Row]]]:

@@ -3,6 +3,7 @@
 from mecheval.paper.claims import claim
 from mecheval.paper.rows import Row, but, is_nan, only
 from mecheval.paper.selection import Answer, Runs, Side
+from mecheval.studies.finding import NAMES
 
 ROLES = ("key", "value", "query")
 KEPT = 0.5
@@ -78,7 +79,7 @@ def split_same_mechanism(runs: Runs) -> Answer:
 
     able = [row for row in runs.learnt(on_dev=True) if not is_nan(row["attribution_value"])]
     hits = [(row, top(row, "dev_attribution") == top(row, "attribution")) for row in able]
-    return runs.mostly(hits, "the place is the same", "no run learnt on dev")
+    return runs.mostly(hits, "the place is the same", "runs that learnt on dev")
 
 
 @claim(
@@ -95,6 +96,6 @@ def split_base_conv_brittle(runs: Runs) -> list[Answer]:
         able = [row for row in runs.where(mixer=mixer).learnt(on_dev=True) if not is_nan(row["attribution_value"])]
         kept = [(row, row["attribution_value"] >= KEPT * row["dev_attribution_value"]) for row in able]
         hits = [(row, keeps != (mixer == "base_conv")) for row, keeps in kept]
-        said = f"{mixer}: {'less than half' if mixer == 'base_conv' else 'half or more'} is left"
-        answers.append(runs.where(mixer=mixer).mostly(hits, said, f"{mixer} did not learn"))
+        said = f"{NAMES.get(mixer, mixer)}: {'less than half' if mixer == 'base_conv' else 'half or more'} is left"
+        answers.append(runs.where(mixer=mixer).mostly(hits, said, f"{NAMES.get(mixer, mixer)} that learnt"))
     return answers

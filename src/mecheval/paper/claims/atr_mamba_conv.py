@@ -4,6 +4,7 @@ from mecheval.paper.claims import claim
 from mecheval.paper.limits import RESTORED
 from mecheval.paper.rows import only
 from mecheval.paper.selection import Answer, Runs, Side
+from mecheval.studies.finding import NAMES
 
 
 @claim(
@@ -35,5 +36,7 @@ def atr_mamba_noconv_256(runs: Runs) -> list[Answer]:
     """
     bare, others = runs.where(d_conv=0, d_model=256), runs.of("atr").where(d_model=256)
     three = bare + others.where(mixer=("based", "base_conv"))
-    mamba, based, base_conv = (Side(only(mixer=mixer), "original", mixer) for mixer in ("mamba", "based", "base_conv"))
+    mamba, based, base_conv = (
+        Side(only(mixer=mixer), "original", NAMES[mixer]) for mixer in ("mamba", "based", "base_conv")
+    )
     return [bare.number("original").near(0.934), three.above(mamba, based), three.above(based, base_conv)]
