@@ -18,7 +18,7 @@ from mecheval.errors import UserError
 from mecheval.store import StoreWarning
 
 for _name in (  # in the order of the help
-    "quickstart", "runs", "interventions", "documents", "studies", "compare", "drawings", "custom", "tasks",
+    "quickstart", "runs", "interventions", "verdicts", "documents", "studies", "compare", "drawings", "custom", "tasks",
     "calibrate", "cost", "results",
 ):  # fmt: skip
     import_module(f"mecheval.cli.{_name}")  # adds its commands to the app
