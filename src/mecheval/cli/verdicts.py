@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,15 +10,14 @@ import typer
 
 from mecheval.cli.app import app, console, loading, print_json
 from mecheval.cli.options import AnyRun, AsJson, Split, State, StorePath
+from mecheval.intervene.mechanism import Rule
 from mecheval.store import DEFAULT_STORE
 
-LIMITS = "Limits of the rule"
+RULE = Rule()
 
 
-def _limit(help: str, most: float = 1.0) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
-        min=0, max=most, help=help, rich_help_panel=LIMITS, show_default="the rule's own"
-    )
+def _limit(text: str, most: float = 1.0) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(min=0, max=most, help=text)
     return option
 
 
@@ -26,13 +26,13 @@ def verdict(
     run: AnyRun,
     state: State = "last",
     split: Split = "test",
-    trace: Annotated[float | None, _limit("Smallest share at which a place takes part.")] = None,
-    carries: Annotated[float | None, _limit("Smallest share at which a place carries the key, or is needed.")] = None,
-    enough: Annotated[float | None, _limit("Smallest share at which a place alone is sufficient.")] = None,
-    alone: Annotated[float | None, _limit("Share of all positions in between that one must restore alone.")] = None,
-    learnt: Annotated[float | None, _limit("Smallest loss of likelihood that there is to explain.")] = None,
-    agreement: Annotated[float | None, _limit("Share of resamples that must agree.")] = None,
-    documents: Annotated[int | None, _limit("Smallest number of documents for a verdict.", 1_000_000)] = None,
+    trace: Annotated[float, _limit("Smallest share at which a place takes part.")] = RULE.trace,
+    carries: Annotated[float, _limit("Smallest share at which a place carries the key, or is needed.")] = RULE.carries,
+    enough: Annotated[float, _limit("Smallest share at which a place alone is sufficient.")] = RULE.enough,
+    alone: Annotated[float, _limit("Share of all positions in between that one must restore alone.")] = RULE.alone,
+    learnt: Annotated[float, _limit("Smallest loss of likelihood that there is to explain.")] = RULE.learnt,
+    agreement: Annotated[float, _limit("Share of resamples that must agree.")] = RULE.agreement,
+    documents: Annotated[int, _limit("Smallest number of documents for a verdict.", 1_000_000)] = RULE.documents,
     store: StorePath = Path(DEFAULT_STORE),
     as_json: AsJson = False,
 ) -> None:
@@ -43,16 +43,15 @@ def verdict(
     with loading():
         from mecheval.analysis import runs, weights
         from mecheval.cli.show import effects as show
-        from mecheval.intervene import Rule
         from mecheval.store import Store
 
-    given = {
-        "trace": trace, "carries": carries, "enough": enough, "alone": alone, "learnt": learnt, "agreement": agreement,
-        "documents": documents,
-    }  # fmt: skip
-    changed = {name: limit for name, limit in given.items() if limit is not None}
+    rule = Rule(
+        trace=trace, carries=carries, enough=enough, alone=alone, learnt=learnt, agreement=agreement,
+        documents=documents,
+    )  # fmt: skip
+    changed = {name: limit for name, limit in asdict(rule).items() if limit != getattr(RULE, name)}
     folder = weights.find_run(Store(store), run)
-    found = runs.judge(folder, Rule(**changed), state, split)  # type: ignore[arg-type]
+    found = runs.judge(folder, rule, state, split)
     config = weights.run_config_of(folder)
     if as_json:
         print_json({
