@@ -23,8 +23,9 @@ from mecheval.figures.heatmap import label
 from mecheval.figures.mixers import mixers, name_of
 from mecheval.mixers import BUILT_IN
 from mecheval.paper import Compared, Judged, claims_frame, compare_studies, counted
-from mecheval.paper.agreement import agreement, early, laptop
+from mecheval.paper.agreement import agreement as agreement_of_scales
 from mecheval.paper.agreement import beside as beside_scales
+from mecheval.paper.agreement import early, laptop
 from mecheval.paper.arms import NEW, SAME
 from mecheval.paper.limits import RESTORED, USUAL
 from mecheval.paper.numbers import PUBLISHED, published
@@ -245,7 +246,7 @@ def within(row: Mapping[str, Any], name: str, scale: float = 100, digits: int = 
 def scales() -> str:
     """How far the scale laptop agrees with the paper's size."""
     rows = []
-    for row in agreement(laptop(), stand()).to_dict("records"):
+    for row in agreement_of_scales(laptop(), stand()).to_dict("records"):
         rates = [
             f"{row[f'{name}_hits']} of {row[f'{name}_of']}"
             + (f", {within(row, name, digits=0)} %" if row[f"{name}_of"] else "")

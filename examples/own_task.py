@@ -72,4 +72,4 @@ if __name__ == "__main__":
     effects = me.interchange(lm, clean, task.corrupt(clean))
     print(f"{config.title}: test accuracy {run.status()['test_accuracy']:.3f} after {run.status()['step']} steps")
     print(effects[effects["site"] == "blocks.1.input"].round(3).to_string(index=False))
-    print(me.verdict(effects))
+    print(me.verdict(lm, clean, task.corrupt(clean)))

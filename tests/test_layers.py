@@ -143,6 +143,5 @@ def test_only_what_draws_itself_reaches_down_the_line() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "later"
     }
     assert found == {
-        ("intervene/table.py", "figures.heatmap.heatmap"),
-        ("intervene/evidence.py", "figures.points.shares"),
+        ("intervene/sentences.py", "figures.points.shares"),
     }

@@ -35,8 +35,8 @@ def test_a_trained_model_recalls_as_in_the_paper(mixer: str, tmp_path: Path) -> 
     assert status["test_accuracy"] > 0.95
     assert status["step"] < point.config.data.steps
     sites, roles = depths_of(run.lm.sites()).sites, [*CARRIERS, "random"]
-    effects = me.interchange(run.lm, *documents(run.task, point.config, "test", 64), sites, roles)
-    found = me.verdict(effects)
+    pair = documents(run.task, point.config, "test", 64)
+    effects, found = me.interchange(run.lm, *pair, sites, roles), me.verdict(run.lm, *pair)
     assert found.label in EXPECTED[mixer], found
     assert found.agreement is not None
     assert found.agreement >= 0.95
@@ -48,8 +48,8 @@ def test_a_trained_mamba_associates_by_its_convolution() -> None:
     lm, origin = load_weights(WEIGHTS)
     config = me.RunConfig.read(origin["config"])
     sites, roles = depths_of(lm.sites()).sites, [*CARRIERS, "random"]
-    effects = me.interchange(lm, *documents(config.build_task(), config, "test", 64), sites, roles)
-    found = me.verdict(effects)
+    pair = documents(config.build_task(), config, "test", 64)
+    effects, found = me.interchange(lm, *pair, sites, roles), me.verdict(lm, *pair)
     assert (found.label, found.finding.layer) == ("conv_association", 0), found
     assert found.agreement is not None
     assert found.agreement >= 0.95

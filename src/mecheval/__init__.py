@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         capture,
         circuit,
         erase_state,
+        evidence,
         interchange,
         patch,
         path,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LM", "Batch", "Grammar", "RunConfig", "Store", "Task", "ablate", "attribute", "build_mixer", "build_task",
-    "capture", "circuit", "erase_state", "evaluate", "heatmap", "interchange", "load_lm", "load_pretrained",
+    "capture", "circuit", "erase_state", "evaluate", "evidence", "heatmap", "interchange", "load_lm", "load_pretrained",
     "load_zoology", "patch", "path", "reads", "replace_state", "run_config", "smallest_set", "state_sweep", "train",
     "verdict", "verdicts_by",
 ]  # fmt: skip
@@ -48,7 +49,7 @@ _ROOMS = {
     "Store": "store", "Grammar": "tasks", "Task": "tasks", "build_task": "tasks", "Batch": "types",
     "LM": "model", "load_zoology": "model", "build_mixer": "mixers", "RunConfig": "config", "run_config": "config",
     "ablate": "intervene", "attribute": "intervene", "capture": "intervene", "circuit": "intervene",
-    "interchange": "intervene", "patch": "intervene", "path": "intervene",
+    "evidence": "intervene",    "interchange": "intervene", "patch": "intervene", "path": "intervene",
     "erase_state": "intervene", "reads": "intervene", "replace_state": "intervene", "state_sweep": "intervene",
     "smallest_set": "intervene", "verdict": "intervene", "verdicts_by": "intervene",
     "load_lm": "analysis", "load_pretrained": "analysis", "train": "training", "evaluate": "evaluation",

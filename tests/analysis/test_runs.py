@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 import mecheval as me
-from mecheval.analysis.runs import Measured, beside, documents, load_run, probe
+from mecheval.analysis.runs import Measured, beside, documents, judge, kept_evidence, load_run, probe
 from mecheval.errors import UserError
-from mecheval.intervene import Verdict, interchange
-from mecheval.intervene.effects import EVIDENCE
+from mecheval.intervene import Rule, Verdict, interchange
 from mecheval.intervene.mechanism import Finding
 from mecheval.store import Store
 from mecheval.training import Interrupted, train
@@ -48,17 +47,38 @@ def test_a_probe_is_stored_with_its_run_and_replaces_itself(tmp_path: Path) -> N
 def test_an_interval_is_stored_with_the_share_that_it_belongs_to() -> None:
     cell = {"site": "blocks.1.input", "kind": "stream", "role": "value", "corruption": "key", "direction": "restore"}
     effects = pd.DataFrame([{**cell, "share": 0.41, "n": 320}])  # of all documents
-    effects.attrs[EVIDENCE] = None
     shares = pd.DataFrame([{**cell, "share": 0.51, "low": 0.44, "high": 0.59}]).drop(
         columns="kind"
     )  # of those that the verdict counts
-    verdict = Verdict(Finding("undetermined"), 1.0, shares, ())
-    [row] = Measured(effects, verdict).rows("last", 1, "test")["effects"]
+    verdict, task = Verdict(Finding("undetermined"), 1.0, shares, ()), me.build_task("ar", pairs=4)
+    clean = task.sample(4, "test")
+    nothing = me.evidence(me.LM(task.vocab_size, 16, seed=0), clean, task.corrupt(clean))
+    [row] = Measured(effects, nothing, verdict).rows("last", 1, "test")["effects"]
     assert [row[name] for name in ("share", "share_low", "share_apart", "share_high")] == [0.41, 0.44, 0.51, 0.59]
     [kept] = beside(
         [{**row, "share_low": None, "share_high": None, "share_apart": None, "n": 400}], [row], judged=False
     )
     assert (kept["n"], kept["share_apart"]) == (400, 0.51)
+
+
+def test_evidence_is_kept_with_a_run_and_judged_again_without_weights(tmp_path: Path) -> None:
+    folder = train(tiny(mixer="mamba", steps=14), tmp_path)
+    with pytest.raises(UserError, match=r"keeps no evidence for a verdict on last, test; `mecheval intervene"):
+        judge(folder, Rule())
+    found = probe(folder)
+    for path in folder.weights.iterdir():
+        path.unlink()
+    kept = kept_evidence(folder)
+    assert kept is not None
+    assert kept.cells == found.evidence.cells
+    assert kept.original == pytest.approx(found.evidence.original, abs=0)
+    assert str(judge(folder, Rule())) == str(found.verdict)
+    few = judge(folder, Rule(documents=17))
+    assert few.finding.reason == "a verdict needs 17 documents (got 16)"
+    file = folder.path / "evidence-last-test.npz"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(UserError, match="does not match its checksum"):
+        judge(folder, Rule())
 
 
 def test_a_run_that_is_not_finished_cannot_be_probed(tmp_path: Path) -> None:

@@ -68,6 +68,27 @@ def test_the_map_of_heads_is_shown_and_stored_beside_the_others(command: Command
     assert "2 sites by depth" in chart.description
 
 
+def test_a_run_is_judged_again_by_another_rule_without_its_weights(command: Command, store: list[str]) -> None:
+    run = run_of(store)
+    code, _, err = command("verdict", run, *store)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"`mecheval intervene {run}` measures it" in err
+    command("intervene", run, *store)
+    before = {path.name: path.read_bytes() for path in Store(store[1]).folder(run).path.glob("*.*")}
+    (Store(store[1]).folder(run).weights / "last.safetensors").unlink()
+    code, out, _ = command("verdict", run, *store)
+    assert code == 0
+    assert VERDICT in out
+    out = command("verdict", run, "--documents", str(DOCUMENTS + 1), *store)[1]
+    assert "last state, test, with documents 17" in out
+    assert "Verdict: undetermined: a verdict needs 17 documents (got 16)" in out
+    data = json.loads(command("verdict", run, "--trace", "0", "--json", *store)[1])
+    assert data["rule"] == {"trace": 0}
+    assert data["verdict"]["label"] == "mixed"  # every place takes part
+    assert {path.name: path.read_bytes() for path in Store(store[1]).folder(run).path.glob("*.*")} == before
+    assert command("verdict", run, "--trace", "2", *store)[0] == 2
+
+
 def test_the_map_and_the_verdict_of_a_run(command: Command, store: list[str]) -> None:
     run = run_of(store)
     code, out, err = command("intervene", run[:5], *store)

@@ -58,7 +58,7 @@ def test_the_numbers_and_the_verdict_are_those_of_the_language_model(tmp_path: P
     lm = handmade(name, TASK)
     clean = TASK.sample(N, "test")
     expected = me.interchange(lm, clean, TASK.corrupt(clean), sites=list(NAMES))
-    own = me.verdict(expected)
+    own = me.verdict(lm, clean, TASK.corrupt(clean))
     mixers = ["h.0.attn", "h.1.attn"]
     found = me.evaluate(Elsewhere(lm), TASK, mixers=mixers, n=N, store=tmp_path)
     assert found.verdict is not None
@@ -75,7 +75,7 @@ def test_the_numbers_and_the_verdict_are_those_of_the_language_model(tmp_path: P
 def test_an_lm_is_evaluated_at_its_own_sites(tmp_path: Path) -> None:
     lm = handmade("conv_direct", TASK)
     clean = TASK.sample(N, "test")
-    expected = me.verdict(me.interchange(lm, clean, TASK.corrupt(clean)))
+    expected = me.verdict(lm, clean, TASK.corrupt(clean))
     found = me.evaluate(lm, TASK, n=N, store=tmp_path, name="mine")
     assert str(found.verdict) == str(expected)
     assert found.table["mixer"][0] == "mine"

@@ -12,52 +12,46 @@ import pytest
 import mecheval as me
 from mecheval.errors import UserError
 from mecheval.evaluation.result import COLUMNS, Evaluation
-from mecheval.intervene import Effects, Verdict
-from mecheval.intervene.effects import EVIDENCE
+from mecheval.intervene import Verdict
 from mecheval.model.handmade import handmade
 
 TASK = me.build_task("ar", pairs=4, keys=16, values=16)
 
 
 @pytest.fixture(scope="module")
-def effects() -> Effects:
+def effects() -> pd.DataFrame:
     clean = TASK.sample(64, "test")
     return me.interchange(handmade("induction", TASK), clean, TASK.corrupt(clean))
 
 
 @pytest.fixture(scope="module")
-def found(effects: Effects) -> Verdict:
-    return me.verdict(effects)
+def found() -> Verdict:
+    clean = TASK.sample(64, "test")
+    return me.verdict(handmade("induction", TASK), clean, TASK.corrupt(clean))
 
 
 def rows(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for part in spec["datasets"].values() for row in part]
 
 
-def test_effects_stay_a_table_with_evidence_that_draws_itself(effects: Effects) -> None:
-    assert isinstance(effects, pd.DataFrame)
+def test_effects_are_a_plain_table(effects: pd.DataFrame) -> None:
+    assert type(effects) is pd.DataFrame
+    assert not effects.attrs
     chosen = effects[effects["role"].isin(["key", "value"])]
-    for part in (chosen, effects.assign(more=1), effects.sort_values("share"), effects.loc[:10], effects.copy()):
-        assert type(part) is Effects
-        assert part.attrs[EVIDENCE] is not None
-    assert me.verdict(chosen).label == "induction"
-    assert chosen.plot("title").to_dict() == me.heatmap(chosen, "title").to_dict()
-    assert {row["role"] for row in rows(chosen.plot().to_dict())} == {"key", "value"}
-    assert type(effects["share"]) is pd.Series
-    assert pd.DataFrame(effects).equals(effects)
-    assert type(pd.DataFrame(effects)) is pd.DataFrame
+    assert {row["role"] for row in rows(me.heatmap(chosen).to_dict())} == {"key", "value"}
 
 
-def test_what_is_no_table_of_effects_is_refused(effects: Effects) -> None:
+def test_what_is_no_table_of_effects_is_refused(effects: pd.DataFrame) -> None:
     with pytest.raises(UserError, match=r"heatmap: this is no table of effects; it lacks role, share\."):
-        effects.drop(columns=["role", "share"]).plot()
+        me.heatmap(effects.drop(columns=["role", "share"]))
 
 
 def test_paths_have_a_panel_for_each_receiver() -> None:
     clean, receivers = TASK.sample(8, "test"), ["blocks.1.mixer.q", "blocks.1.mixer.k"]
-    chart = me.path(
+    paths = me.path(
         handmade("induction", TASK), clean, TASK.corrupt(clean), ["blocks.0.mixer.output"], receivers, ["key", "value"]
-    ).plot()
+    )
+    chart = me.heatmap(paths)
     panels = {part["title"]["text"]: chart.spec["datasets"][part["data"]["name"]] for part in chart.spec["vconcat"]}
     assert list(panels) == [f"layer 0 → {receiver}" for receiver in receivers]
     cells = {(name, row["role"]): round(row["share"], 3) for name, rows in panels.items() for row in rows}
@@ -69,7 +63,7 @@ def test_ablations_draw_the_drop() -> None:
     from mecheval.intervene import Zero
 
     drops = me.ablate(handmade("induction", TASK), TASK.sample(8, "test"), Zero(), ["blocks.1.input"])
-    assert "drop of the likelihood" in drops.plot().description
+    assert "drop of the likelihood" in me.heatmap(drops).description
 
 
 def test_a_verdict_draws_its_shares_with_intervals(found: Verdict) -> None:
@@ -85,12 +79,12 @@ def test_a_verdict_draws_its_shares_with_intervals(found: Verdict) -> None:
 
 def test_a_verdict_without_shares_says_so() -> None:
     clean = TASK.sample(64, "test")
-    unlearnt = me.verdict(me.interchange(handmade("guesser", TASK), clean, TASK.corrupt(clean), ["blocks.1.input"]))
+    unlearnt = me.verdict(handmade("guesser", TASK), clean, TASK.corrupt(clean))
     with pytest.raises(UserError, match="looks at no share that could be drawn: not learnt"):
         unlearnt.plot()
 
 
-def test_an_evaluation_draws_its_effects_and_means_over_seeds(effects: Effects, found: Verdict) -> None:
+def test_an_evaluation_draws_its_effects_and_means_over_seeds(effects: pd.DataFrame, found: Verdict) -> None:
     one = Evaluation("mine on ar", "mine", pd.DataFrame(columns=list(COLUMNS)), found, effects)
     assert one.plot().to_dict() == me.heatmap(effects, "mine on ar").to_dict()
     twice = pd.concat([effects.assign(seed=0), effects.assign(seed=1, share=effects["share"] + 0.5)])
@@ -99,8 +93,10 @@ def test_an_evaluation_draws_its_effects_and_means_over_seeds(effects: Effects, 
     assert value["share"] == pytest.approx(1.25, abs=1e-3)
 
 
-def test_a_chart_saves_itself_and_texts_cannot_leave_its_page(effects: Effects, tmp_path: Path, browser: Any) -> None:
-    chart = effects.plot("</script><script>document.title = 'broken'</script> & <b>")
+def test_a_chart_saves_itself_and_texts_cannot_leave_its_page(
+    effects: pd.DataFrame, tmp_path: Path, browser: Any
+) -> None:
+    chart = me.heatmap(effects, "</script><script>document.title = 'broken'</script> & <b>")
     chart.save(tmp_path / "map.json")
     assert json.loads((tmp_path / "map.json").read_text()) == chart.to_dict()
     chart.save(tmp_path / "map.html")

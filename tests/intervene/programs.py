@@ -86,4 +86,4 @@ def look(q: Tensor, k: Tensor, v: Tensor, match: float = 1.0) -> Tensor:
 def judged(model: nn.Module, task: me.Task, n: int = 24, layers: list[str] | None = None) -> Verdict:
     answering, clean = Answering(model), task.sample(n, "test")
     depths = sites_of(answering, layers, (), None, clean.tokens[:2]).depths
-    return me.verdict(me.interchange(answering, clean, task.corrupt(clean), [], depths=depths), resamples=100)
+    return me.verdict(answering, clean, task.corrupt(clean), depths=depths, resamples=100)

@@ -30,7 +30,7 @@ def test_a_group_has_the_verdict_of_its_documents_alone() -> None:
     task = me.build_task("ar", pairs=4, keys=16, values=16)
     lm, clean = handmade("induction", task), task.sample(80, "test")
     [[said, found]] = me.verdicts_by(lm, clean, task.corrupt(clean), "distance").items()
-    whole = me.verdict(me.interchange(lm, clean, task.corrupt(clean), []))
+    whole = me.verdict(lm, clean, task.corrupt(clean))
     assert said == "1"
     assert (str(found), found.n) == (str(whole), whole.n)
     assert found.original > 0.9
@@ -70,7 +70,7 @@ def test_options_that_are_not_about_verdicts_are_refused(command: Command) -> No
 def test_a_mixed_verdict_says_what_is_restored_at_each_distance() -> None:
     task, lm = me.build_task("atr"), me.load_pretrained("atr-mamba-32")
     clean = task.sample(320, "test")
-    found = me.verdict(me.interchange(lm, clean, task.corrupt(clean), []))
+    found = me.verdict(lm, clean, task.corrupt(clean))
     [said] = [sentence for sentence in found.evidence if "by distance from key to value" in sentence]
     assert found.label == "mixed"
     shares = {
@@ -81,6 +81,6 @@ def test_a_mixed_verdict_says_what_is_restored_at_each_distance() -> None:
     assert shares["2"][1] > 0.8
     pairs = me.build_task("ar", pairs=4, keys=16, values=16)  # always at the same distance
     clean = pairs.sample(40, "test")
-    mixed = me.verdict(me.interchange(handmade("mixture", pairs), clean, pairs.corrupt(clean), []))
+    mixed = me.verdict(handmade("mixture", pairs), clean, pairs.corrupt(clean))
     assert mixed.label == "mixed"
     assert not any("by distance" in sentence for sentence in mixed.evidence)

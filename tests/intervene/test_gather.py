@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import mecheval as me
-from mecheval.intervene.effects import EVIDENCE
-from mecheval.intervene.gather import Evidence
+from mecheval.intervene import Evidence
 from mecheval.intervene.mechanism import Cell
 from mecheval.intervene.others import other_values
 from mecheval.intervene.places import NEAR, named_between, positions
@@ -27,9 +26,7 @@ def trial(task: me.Task, n: int = 48, mixer: str = "attention") -> tuple[Evidenc
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
     clean = task.each_query_in_turn(task.sample(n, "test"))
     corrupted = task.corrupt(clean)
-    evidence = me.interchange(lm, clean, corrupted, ["blocks.1.output"]).attrs[EVIDENCE]
-    assert isinstance(evidence, Evidence)
-    return evidence, lm, clean, corrupted
+    return me.evidence(lm, clean, corrupted), lm, clean, corrupted
 
 
 @pytest.mark.parametrize("kinds", ["parent", "sibling", "child", "parent,child", "grandparent,sibling"])
@@ -77,8 +74,7 @@ def alone(evidence: Evidence) -> dict[str, int]:
 def test_a_position_with_two_names_counts_for_one() -> None:
     task = me.build_task("ar", pairs=4, keys=12, values=12)
     clean = task.sample(96, "test")
-    evidence = me.interchange(handmade("induction", task), clean, task.corrupt(clean), []).attrs[EVIDENCE]
-    assert isinstance(evidence, Evidence)
+    evidence = me.evidence(handmade("induction", task), clean, task.corrupt(clean))
     assert evidence.n < 96  # the last pair is within reach of a short convolution
     there = alone(evidence)
     assert there["value"] == there["between"] == evidence.n
@@ -94,8 +90,8 @@ def test_a_name_is_judged_in_all_documents(name: str, stored: str) -> None:
     """On trees the value is often among the positions after the key, each of which then restores in some documents."""
     task, lm = me.build_task("atr"), me.load_pretrained(name)
     clean = task.sample(320, "test")
-    effects = me.interchange(lm, clean, task.corrupt(clean), [])
-    evidence, found = effects.attrs[EVIDENCE], me.verdict(effects)
+    evidence = me.evidence(lm, clean, task.corrupt(clean))
+    found = evidence.verdict()
     assert stored in str(found.finding)
     assert found.agreement is not None
     assert found.agreement >= 0.95
@@ -120,8 +116,8 @@ def test_short_convolutions_that_share_the_work_are_replaced_together() -> None:
     task, lm = me.build_task("atr"), me.load_pretrained("atr-delta_net-64")
     clean = task.sample(320, "test")
     corrupted = task.corrupt(clean)
-    effects = me.interchange(lm, clean, corrupted, [])
-    evidence, found = effects.attrs[EVIDENCE], me.verdict(effects)
+    evidence = me.evidence(lm, clean, corrupted)
+    found = evidence.verdict()
     assert found.label == "conv_association"
     assert "at blocks.0.mixer.convs (its short convolutions together)" in str(found)
     share = {Cell(*cell): value for *cell, value in found.shares[[*Cell._fields, "share"]].itertuples(index=False)}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import mecheval as me
 from intervene.programs import Program, Row, Stream, judged, look, shifted
-from mecheval.intervene import Depths, Zero
+from mecheval.intervene import Zero
 from mecheval.intervene.mechanism import Finding
 from mecheval.types import EOS, FIRST_SYMBOL
 
@@ -297,7 +297,7 @@ class Twice(Program):
 def test_what_cannot_be_patched_is_refused(model: nn.Module, site: str, said: str) -> None:
     clean = TASK.sample(16, "test")
     with pytest.raises(me.errors.UserError, match=said):
-        me.interchange(model, clean, TASK.corrupt(clean), [site], ["value"], depths=Depths((site,), ((), ())))
+        me.interchange(model, clean, TASK.corrupt(clean), [site], ["value"])
     if said == "positions second":
         with pytest.raises(me.errors.UserError, match=said):
             me.ablate(model, clean, Zero(), [site])

@@ -117,7 +117,7 @@ def shifting(variant: type[Shifted], layer: int = 0) -> me.LM:
 
 def judged(lm: me.LM, task: me.Task = TASK, n: int = 24) -> Finding:
     clean = task.sample(n, "test")
-    return me.verdict(me.interchange(lm, clean, task.corrupt(clean), []), resamples=100).finding
+    return me.verdict(lm, clean, task.corrupt(clean), resamples=100).finding
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -148,7 +148,7 @@ class Steps(Late):
 
 def test_a_loop_over_time_hides_its_inside_and_the_verdict_claims_no_more_than_that() -> None:
     clean = TASK.sample(24, "test")
-    found = me.verdict(me.interchange(shifting(Steps), clean, TASK.corrupt(clean), []), resamples=100)
+    found = me.verdict(shifting(Steps), clean, TASK.corrupt(clean), resamples=100)
     assert found.finding == Finding("direct_retrieval", 0)
     assert "Inside the layer, no activation between key and query restores more than 0.00" in found.evidence[-1]
 

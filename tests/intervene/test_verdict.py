@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 
 from mecheval.errors import UserError
-from mecheval.intervene import Depths, Rule, Verdict, verdict
-from mecheval.intervene.effects import EVIDENCE
-from mecheval.intervene.gather import Evidence
+from mecheval.intervene import Depths, Evidence, Rule, Verdict, verdict
 from mecheval.intervene.mechanism import Cell, Finding, depths_of, judge
+from mecheval.intervene.packed import packed, unpacked
 from mecheval.sites import Kind, Site
 from mecheval.types import FRAMED
 
@@ -117,7 +116,7 @@ def test_thresholds_are_arguments() -> None:
     assert judge(weak, depths, Rule(carries=0.3, trace=0.1)).label == "mixed"
 
 
-def effects(
+def evidence(
     restored: dict[str, float],
     n: int = 200,
     original: float = 0.9,
@@ -126,8 +125,8 @@ def effects(
     noise: float = 0.05,
     seed: int = 0,
     hits: Any = None,
-) -> pd.DataFrame:
-    """A table for a two-layer model whose boundary restores these shares, with documents that differ."""
+) -> Evidence:
+    """Evidence about a two-layer model whose boundary restores these shares, with documents that differ."""
     random = np.random.default_rng(seed)
 
     def around(p: float) -> Any:
@@ -145,20 +144,18 @@ def effects(
     for role, share in (("question", restored.get("question", 0.0)), ("body", restored.get("between", 0.0))):
         cells.append(Cell(str(site), role, "value"))
         edited.append(broken + share * (clean - broken))
-    table = pd.DataFrame({"site": [str(site)]})
     guess = np.full(n, chance)
-    table.attrs[EVIDENCE] = Evidence(
+    return Evidence(
         tuple(cells), {str(site): site}, clean, {"key": broken, "value": broken}, np.stack(edited), guess,
         np.arange(n), n, lm_depths(2), None, np.stack([clean, clean if hits is None else hits, guess, broken]),
     )  # fmt: skip
-    return table
 
 
 INDUCTION = {"between": 0.8, "value": 0.8}
 
 
 def test_a_clear_case_has_narrow_intervals_that_hold_the_truth() -> None:
-    found = verdict(effects(INDUCTION))
+    found = verdict(evidence(INDUCTION))
     assert (found.label, found.layer, found.agreement, found.n) == ("induction", 1, 1.0, 200)
     row = found.shares.set_index(["site", "role", "direction"]).loc[("blocks.1.input", "value", "restore")]
     assert row["low"] < 0.8 < row["high"]
@@ -169,21 +166,20 @@ def test_a_clear_case_has_narrow_intervals_that_hold_the_truth() -> None:
 
 def test_learnt_means_better_than_guessing() -> None:
     """Also where the answer depends on the key: naming any value if the key is present is no recall."""
-    guesser = verdict(effects(INDUCTION, original=0.25, corrupted=0.0, noise=0.02))
+    guesser = verdict(evidence(INDUCTION, original=0.25, corrupted=0.0, noise=0.02))
     assert guesser.label == "not_learnt"
     assert "a likelihood of 0.25 is not above the 0.25 of guessing without recall" in str(guesser)
-    assert verdict(effects(INDUCTION, original=0.4, corrupted=0.02)).label == "induction"
-    blind = verdict(effects(INDUCTION, original=0.6, corrupted=0.6, noise=0.1))
+    assert verdict(evidence(INDUCTION, original=0.4, corrupted=0.02)).label == "induction"
+    blind = verdict(evidence(INDUCTION, original=0.6, corrupted=0.6, noise=0.1))
     assert blind.label == "not_learnt"
-    few = effects(INDUCTION, n=16, original=0.9, corrupted=0.8, noise=0.02)
-    rare = few.attrs[EVIDENCE]
-    rare.corrupted["key"][:] = np.where(np.arange(16) == 0, 0.0, rare.original)  # one document of sixteen
-    rare.apart[3] = rare.corrupted["key"]
+    few = evidence(INDUCTION, n=16, original=0.9, corrupted=0.8, noise=0.02)
+    few.corrupted["key"][:] = np.where(np.arange(16) == 0, 0.0, few.original)  # one document of sixteen
+    few.apart[3] = few.corrupted["key"]
     unsure = verdict(few)
     assert (unsure.label, unsure.finding.reason) == (
         "undetermined", "the key makes a difference of 0.06, but in too few documents to be sure",
     )  # fmt: skip
-    weak = verdict(effects(INDUCTION, original=0.34, corrupted=0.31, noise=0.02))
+    weak = verdict(evidence(INDUCTION, original=0.34, corrupted=0.31, noise=0.02))
     assert (weak.label, weak.finding.reason) == (
         "undetermined", "recall is too weak to be explained: the key makes a difference of 0.03",
     )  # fmt: skip
@@ -191,35 +187,32 @@ def test_learnt_means_better_than_guessing() -> None:
 
 def test_that_the_key_matters_is_asked_of_all_documents_in_which_roles_stand_apart() -> None:
     """Of 16 documents, perhaps four have the query out of a convolution's reach; the others know if the key matters."""
-    table = effects(INDUCTION, n=16, original=0.99, corrupted=0.03, noise=0)
-    every = table.attrs[EVIDENCE]
+    every = evidence(INDUCTION, n=16, original=0.99, corrupted=0.03, noise=0)
     few = replace(
         every, original=every.original[:4], corrupted={name: x[:4] for name, x in every.corrupted.items()},
         edited=every.edited[:, :4], chance=every.chance[:4], index=every.index[:4],
     )  # fmt: skip
-    table.attrs[EVIDENCE] = few
-    assert verdict(table).label == "induction"
-    table.attrs[EVIDENCE] = replace(few, apart=few.apart[:, :4])
-    assert verdict(table).label != "induction"
+    assert verdict(few).label == "induction"
+    assert verdict(replace(few, apart=few.apart[:, :4])).label != "induction"
 
 
 def test_a_model_that_is_right_but_unsure_has_learnt() -> None:
     """Its likelihood can be below that of an even guess among few values."""
-    soft = effects(INDUCTION, original=0.4, corrupted=0.1, chance=0.5, hits=np.ones(200))
+    soft = evidence(INDUCTION, original=0.4, corrupted=0.1, chance=0.5, hits=np.ones(200))
     assert verdict(soft).label == "induction"
-    wrong = effects(INDUCTION, original=0.4, corrupted=0.1, chance=0.5, hits=np.arange(200) % 2.0)
+    wrong = evidence(INDUCTION, original=0.4, corrupted=0.1, chance=0.5, hits=np.arange(200) % 2.0)
     assert verdict(wrong).label == "not_learnt"
 
 
 def test_few_documents_have_no_verdict() -> None:
-    few = verdict(effects(INDUCTION, n=15))
+    few = verdict(evidence(INDUCTION, n=15))
     assert (few.label, few.agreement) == ("undetermined", None)
     assert "a verdict needs 16 documents (got 15)" in str(few)
-    assert verdict(effects(INDUCTION, n=16)).label == "induction"
+    assert verdict(evidence(INDUCTION, n=16)).label == "induction"
 
 
 def test_documents_that_disagree_leave_it_undetermined() -> None:
-    table = effects({"between": 0.5, "value": 0.5}, n=20, noise=0.3)
+    table = evidence({"between": 0.5, "value": 0.5}, n=20, noise=0.3)
     found = verdict(table)
     assert found.label == "undetermined"
     assert found.agreement is not None
@@ -227,32 +220,61 @@ def test_documents_that_disagree_leave_it_undetermined() -> None:
     assert "Resamples of the documents disagree: " in found.evidence[-1]
 
 
-def test_a_table_without_evidence_is_refused() -> None:
+def test_what_is_no_evidence_is_refused() -> None:
     """A verdict from whatever rows a table happens to have would depend on where one looked."""
-    table = effects(INDUCTION)
-    with pytest.raises(UserError, match="without the evidence for a verdict"):
-        verdict(pd.DataFrame(table.to_dict("records")))
-    with pytest.raises(UserError, match="at least one table"):
+    with pytest.raises(UserError, match=r"lacks role key at blocks.0.input .*me.verdict\(lm, clean, corrupted\)"):
+        verdict(evidence(INDUCTION).table())
+    with pytest.raises(UserError, match="lacks the columns site, role"):
+        verdict(pd.DataFrame({"share": [1.0]}))
+    with pytest.raises(UserError, match="at least one evidence"):
         verdict([])
 
 
+def test_a_changed_rule_judges_the_same_evidence_again() -> None:
+    """A quarter of the key at the question is too much for the rule, but not for one that overlooks less than 0.3."""
+    found = evidence({"between": 0.75, "value": 0.75, "question": 0.25}, noise=0.01)
+    assert found.verdict().label == "mixed"
+    assert found.verdict(Rule(trace=0.3)).label == "induction"
+    assert verdict(found, Rule(trace=0.3)).finding == found.verdict(Rule(trace=0.3)).finding
+    assert found.verdict(Rule(trace=0.3, carries=0.8)).label == "undetermined"
+    assert found.verdict(Rule(documents=201)).label == "undetermined"
+
+
+def test_evidence_packs_into_the_same_evidence() -> None:
+    own = evidence({"between": 0.75, "value": 0.75}, n=320)
+    first, others = (np.log(x.clip(1e-9)).astype(np.float32) for x in (own.original, own.edited))  # as models give them
+    own = replace(own, original=np.exp(first.astype(float)), edited=np.exp(others.astype(float)), searched=1)
+    own.edited[0, :3] = np.nan
+    content = packed(own)
+    again = unpacked(content)
+    assert len(content) < 150_000
+    assert packed(again) == content
+    assert str(again.verdict()) == str(own.verdict())
+    np.testing.assert_array_equal(again.edited, own.edited)
+    assert (again.cells, again.sites, again.depths, again.searched) == (own.cells, own.sites, own.depths, 1)
+    with pytest.raises(ValueError, match="zip"):
+        unpacked(b"no zip file")
+    with pytest.raises(ValueError, match="do not fit"):
+        unpacked(packed(replace(own, original=own.original[:5])))
+
+
 def test_several_runs_are_judged_together() -> None:
-    same = [effects(INDUCTION, seed=seed) for seed in range(3)]
+    same = [evidence(INDUCTION, seed=seed) for seed in range(3)]
     found = verdict(same)
     assert found.label == "induction"
     assert found.evidence[-1].startswith("Run by run: 3 x induction")
-    split = verdict([effects(INDUCTION), effects({"question": 1.0}, seed=1)])
+    split = verdict([evidence(INDUCTION), evidence({"question": 1.0}, seed=1)])
     assert split.label in ("undetermined", "mixed")  # a third seed could tip it either way
     assert "1 x induction" in " ".join(split.evidence)
 
 
 def test_a_high_floor_is_no_obstacle() -> None:
     """In treecall the corrupted likelihood is far above 0, and so is chance."""
-    assert verdict(effects(INDUCTION, original=0.8, corrupted=0.55, chance=0.5)).label == "induction"
-    assert verdict(effects(INDUCTION, original=0.5, corrupted=0.45, chance=0.5)).label == "not_learnt"
+    assert verdict(evidence(INDUCTION, original=0.8, corrupted=0.55, chance=0.5)).label == "induction"
+    assert verdict(evidence(INDUCTION, original=0.5, corrupted=0.45, chance=0.5)).label == "not_learnt"
 
 
 def test_a_verdict_prints_its_evidence() -> None:
-    found = verdict(effects(INDUCTION))
+    found = verdict(evidence(INDUCTION))
     assert isinstance(found, Verdict)
     assert "guessing without recall has 0.25; measured on 200 documents." in str(found)

@@ -15,9 +15,9 @@ from torch import nn
 from mecheval.analysis.weights import read_weights, state_weights
 from mecheval.config import RunConfig
 from mecheval.errors import UnknownName, UserError
-from mecheval.intervene import Depths, Verdict, ablate, interchange, state_sweep, verdict, verdicts_by
+from mecheval.intervene import Depths, Evidence, Rule, Verdict, ablate, evidence, interchange, state_sweep, verdicts_by
 from mecheval.intervene.edits import edit_of
-from mecheval.intervene.effects import EVIDENCE
+from mecheval.intervene.packed import packed, unpacked
 from mecheval.model import LM
 from mecheval.store import RunFolder, StoreError
 from mecheval.store.bounds import ON_THE_WAY
@@ -48,9 +48,10 @@ PLACE = ("state", "step", "split")
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The effects of interventions on a model at every site and role, and the verdict."""
+    """The effects of interventions on a model at every site and role, the evidence that decides, and the verdict."""
 
     effects: pd.DataFrame
+    evidence: Evidence
     verdict: Verdict
 
     def rows(self, state: str, step: int, split: str) -> dict[str, list[dict[str, Any]]]:
@@ -58,21 +59,22 @@ class Measured:
         import pandas as pd
 
         place = dict(zip(PLACE, (state, step, split), strict=True))
-        evidence = self.effects.attrs[EVIDENCE]
-        rows = None if state == ON_THE_WAY or evidence is None or not evidence.cells else evidence.table()
-        tables = [self.effects] if rows is None else [self.effects, rows]
+        more = state != ON_THE_WAY and self.evidence.cells
+        tables = [self.effects, self.evidence.table()] if more else [self.effects]
         every = pd.concat(tables, ignore_index=True).drop_duplicates(CELL)
         names = {"low": "share_low", "high": "share_high", "share": "share_apart"}
         intervals = self.verdict.shares.rename(columns=names)
         joined = every.merge(intervals, on=CELL, how="left").to_dict("records")
-        effects = rows_of(joined, place)
-        found = self.verdict
-        judged = {
-            **place, **{name: getattr(found.finding, name) for name in FINDING}, "agreement": found.agreement,
-            "chance": _plain(found.chance), "n": found.n, "places": ", ".join(found.finding.places) or None,
-            "summary": str(found.finding), "evidence": "\n".join(found.evidence),
-        }  # fmt: skip
-        return {"effects": effects, "verdicts": [judged]}
+        return {"effects": rows_of(joined, place), "verdicts": [verdict_row(self.verdict, place)]}
+
+
+def verdict_row(found: Verdict, place: Mapping[str, Any]) -> Row:
+    """A verdict as a row of the store's table, with the state, step and split of `place`."""
+    return {
+        **place, **{name: getattr(found.finding, name) for name in FINDING}, "agreement": found.agreement,
+        "chance": _plain(found.chance), "n": found.n, "places": ", ".join(found.finding.places) or None,
+        "summary": str(found.finding), "evidence": "\n".join(found.evidence),
+    }  # fmt: skip
 
 
 def judged_on(task: Task, n: int, split: str, seed: int, corruption: str = "key") -> tuple[Batch, Batch]:
@@ -85,8 +87,9 @@ def measure(
     model: nn.Module, clean: Batch, corrupted: Batch, sites: Sequence[str] | None = None, depths: Depths | None = None
 ) -> Measured:
     """Patch clean activations into the corrupted run at all roles and sites (or these), and judge the effects."""
-    effects = interchange(model, clean, corrupted, sites, depths=depths)
-    return Measured(effects, verdict(effects))
+    effects = interchange(model, clean, corrupted, sites)
+    found = evidence(model, clean, corrupted, depths=depths)
+    return Measured(effects, found, found.verdict())
 
 
 def rows_of(effects: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[Row]:
@@ -197,7 +200,38 @@ def judge_again(folder: RunFolder, results: Path) -> None:
 def _keep(folder: RunFolder, found: Measured, state: str, step: int, split: str) -> None:
     tables = found.rows(state, step, split)
     tables["effects"] = beside(tables["effects"], folder.read("effects"), judged=True)
+    folder.write_files(
+        {evidence_file(state, split): packed(found.evidence)}
+    )  # before the verdict, which makes it count
     folder.replace(tables, PLACE, f"interventions on {state}, {split}")
+
+
+def evidence_file(state: str, split: str) -> str:
+    """The name of the file of a run's folder that keeps the evidence for a verdict, document by document."""
+    return f"evidence-{state}-{split}.npz"
+
+
+def kept_evidence(folder: RunFolder, state: str = LAST, split: str = "test") -> Evidence | None:
+    """The evidence that is kept with a run; None if it has none, as runs that were judged by an earlier version."""
+    name = evidence_file(state, split)
+    if not (folder.path / name).is_file():
+        return None
+    try:
+        return unpacked(folder.read_file(name))
+    except ValueError as error:
+        raise StoreError(f"{folder.path / name} is damaged: {error}.") from None
+
+
+def judge(folder: RunFolder, rule: Rule, state: str = LAST, split: str = "test") -> Verdict:
+    """The verdict by a rule on the evidence that is kept with a run; neither weights nor interventions are needed."""
+    found = kept_evidence(folder, state, split)
+    if found is None:
+        options = f" --state {state}" * (state != LAST) + f" --split {split}" * (split != "test")
+        way = f"`mecheval intervene {folder.id}{options}` measures it, if its weights are there"
+        if is_published(folder):
+            way = "it was published without"
+        raise UserError(f"run {folder.id} keeps no evidence for a verdict on {state}, {split}; {way}.")
+    return found.verdict(rule)
 
 
 def ablation(

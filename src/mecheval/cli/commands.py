@@ -18,8 +18,8 @@ from mecheval.errors import UserError
 from mecheval.store import StoreWarning
 
 for _name in (  # in the order of the help
-    "quickstart", "runs", "interventions", "documents", "studies", "compare", "plan", "drawings", "custom", "tasks",
-    "calibrate", "cost", "results", "standings",
+    "quickstart", "runs", "interventions", "verdicts", "documents", "studies", "compare", "plan", "drawings", "custom",
+    "tasks", "calibrate", "cost", "results", "standings",
 ):  # fmt: skip
     import_module(f"mecheval.cli.{_name}")  # adds its commands to the app
 

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from mecheval.analysis.runs import alone
 from mecheval.errors import UnknownName, UserError, shown
 from mecheval.evaluation.known import GUESSERS, MECHANISMS, Known
-from mecheval.intervene import interchange, verdict
+from mecheval.intervene import Evidence, evidence
 from mecheval.intervene.intervals import mean_interval
 from mecheval.intervene.mechanism import NO_NAME, Finding, Rule
 from mecheval.intervene.reading import likelihood
@@ -241,18 +241,18 @@ def _judge(maker: Maker, group: Group, number: int, seed: int) -> Judged:
     with torch.no_grad():
         recalled = float(likelihood(made.lm.eval(), tried).mean())
     clean = made.task.sample(group.documents, "test", seed=drawn)
-    found = _verdict(interchange(made.lm, clean, made.task.corrupt(clean, seed=drawn), []))
+    found = _verdict(evidence(made.lm, clean, made.task.corrupt(clean, seed=drawn)))
     named = found.label not in NO_NAME
     right = not named if made.known is None else made.known.agrees(found)
     counts = recalled == recalled if made.known is None else recalled >= RECALLS
     return Judged(group, made.title, own, drawn, found.label, str(found), named, right, recalled, counts)
 
 
-def _verdict(effects: pd.DataFrame) -> Finding:
+def _verdict(measured: Evidence) -> Finding:
     """The finding of `verdict`, with all resamples only if fewer do not settle it."""
-    quick = verdict(effects, resamples=FEW)
+    quick = measured.verdict(resamples=FEW)
     clear = quick.agreement is None or not SURELY_LESS < quick.agreement < 1
-    return quick.finding if clear else verdict(effects).finding
+    return quick.finding if clear else measured.verdict().finding
 
 
 def counted(judged: Sequence[Judged]) -> pd.DataFrame:

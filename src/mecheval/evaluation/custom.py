@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from torch import nn
 
-from mecheval.analysis.runs import alone, documents, load_run
+from mecheval.analysis.runs import alone, documents, kept_evidence, load_run
 from mecheval.config import RunConfig
 from mecheval.config.presets import place
 from mecheval.custom import file_of, line_in
 from mecheval.errors import UnknownName, UserError, said
 from mecheval.evaluation.checks import arguments_of, check_mixer
 from mecheval.evaluation.result import Evaluation, summarised
-from mecheval.intervene import interchange, verdict
+from mecheval.intervene import Evidence, evidence, interchange, verdict
 from mecheval.report import check_page, write_report
 from mecheval.store import Store
 from mecheval.studies import SCALES, Study, get_study, study_table, with_seed
@@ -178,11 +178,12 @@ def collect(trials: Trials, store: Store, warnings: Sequence[str], report: str |
     frame = study_table(trials.study, [*trials.own, *trials.others], store).best().frame
     mine = frame[(frame["mixer"] == trials.name) & (frame["status"] == "done")]
     mine = mine[mine["d_model"] == mine["d_model"].max()]
-    effects = {row["seed"]: _effects(store, row["run"]) for row in mine.to_dict("records")}
+    measured = {row["seed"]: _measured(store, row["run"]) for row in mine.to_dict("records")}
+    effects = {seed: rows for seed, (rows, _) in measured.items()}
     written = None
     if report is not None:
         written = write_report(store, report, trials.scale)
-    found = verdict(list(effects.values())) if effects else None
+    found = verdict([found for _, found in measured.values()]) if measured else None
     small = trials.scale == "laptop"
     rows, joined = summarised(frame), _joined(effects)
     return Evaluation(trials.title, trials.name, rows, found, joined, tuple(warnings), written, small)
@@ -203,11 +204,14 @@ def check_in_models(cls: type[nn.Module], configs: Sequence[RunConfig]) -> None:
         raise UserError(f"{cls.__name__} does not work in a model under interventions{where}: {said(error)}") from None
 
 
-def _effects(store: Store, run: str) -> pd.DataFrame:
-    """Measure a run again, document by document, for the intervals; the means are those in the store."""
-    trained = load_run(store.folder(run))
+def _measured(store: Store, run: str) -> tuple[pd.DataFrame, Evidence]:
+    """A run's map, and the evidence that is kept with it, or is measured again."""
+    folder = store.folder(run)
+    trained, kept = load_run(folder), kept_evidence(folder)
     with alone(trained.config.machine.threads):
-        return interchange(trained.lm, *documents(trained.task, trained.config, "test"))
+        clean, corrupted = documents(trained.task, trained.config, "test")
+        effects = interchange(trained.lm, clean, corrupted)
+        return effects, kept or evidence(trained.lm, clean, corrupted)
 
 
 def _joined(effects: Mapping[int, pd.DataFrame]) -> pd.DataFrame:

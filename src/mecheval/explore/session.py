@@ -13,9 +13,9 @@ from torch import nn
 from mecheval.errors import UserError
 from mecheval.figures.heatmap import in_depth
 from mecheval.intervene import Depths, Intervention, Take, capture, default_sites, interchange, patch
-from mecheval.intervene.effects import EVIDENCE
-from mecheval.intervene.evidence import finding_in
 from mecheval.intervene.explain import likeliest_of_each
+from mecheval.intervene.gather import measured
+from mecheval.intervene.judging import finding_in
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.tasks import Task
@@ -100,10 +100,12 @@ class Session:
                 [answers["patched"]] = self._likeliest(base)
         else:
             answers["patched"] = answers["corrupted" if asked.direction == "restore" else "clean"]
-        effects = interchange(
-            self.model, clean, corrupted, self.sites, self.roles, direction=asked.direction, depths=self.depths
+        effects = interchange(self.model, clean, corrupted, self.sites, self.roles, direction=asked.direction)
+        found = measured(self.model, clean, corrupted, depths=self.depths)
+        judged = (
+            "none: it is about documents that differ in their keys" if isinstance(found, str) else finding_in(found)
         )
-        return {"answers": answers, "map": self._map(effects), "verdict": _judged(effects)}
+        return {"answers": answers, "map": self._map(effects), "verdict": str(judged)}
 
     def _edited(self, batch: Batch, words: Sequence[str]) -> Batch:
         """The document with other tokens. If the answer is the token at the value, it changes with it."""
@@ -136,9 +138,3 @@ class Session:
         for site, role, share in zip(effects["site"], effects["role"], effects["share"], strict=True):
             shares[site][role] = None if math.isnan(share) else round(share, 4)
         return {"roles": self.roles, "rows": [{"site": site, "shares": row} for site, row in shares.items()]}
-
-
-def _judged(effects: pd.DataFrame) -> str:
-    """The rule's finding for this one document."""
-    evidence = effects.attrs[EVIDENCE]
-    return "none: it is about documents that differ in their keys" if evidence is None else str(finding_in(evidence))

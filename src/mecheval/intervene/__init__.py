@@ -10,19 +10,20 @@ if TYPE_CHECKING:
     from mecheval.intervene.circuits import Circuit, Wiring, circuit
     from mecheval.intervene.edits import Intervention, Mean, Noise, Take, Zero, capture, patch
     from mecheval.intervene.effects import ablate, default_sites, interchange
-    from mecheval.intervene.evidence import Verdict, verdict
+    from mecheval.intervene.gather import Evidence, evidence
+    from mecheval.intervene.judging import verdict
     from mecheval.intervene.mechanism import Depths, Rule
     from mecheval.intervene.paths import path
     from mecheval.intervene.read_shares import Reads, reads
+    from mecheval.intervene.sentences import Verdict
     from mecheval.intervene.sets import Places, smallest_set
     from mecheval.intervene.state import state_sweep
     from mecheval.intervene.state_parts import erase_state, replace_state
-    from mecheval.intervene.table import Effects
 
 __all__ = [
-    "Circuit", "Depths", "Effects", "Intervention", "Mean", "Noise", "Places", "Reads", "Rule", "Take", "Verdict",
-    "Wiring", "Zero", "ablate", "attribute", "capture", "circuit", "default_sites", "erase_state", "interchange",
-    "patch", "path", "reads", "replace_state", "smallest_set", "state_sweep", "verdict",
+    "Circuit", "Depths", "Evidence", "Intervention", "Mean", "Noise", "Places", "Reads", "Rule", "Take",
+    "Verdict", "Wiring", "Zero", "ablate", "attribute", "capture", "circuit", "default_sites", "erase_state",
+    "evidence", "interchange", "patch", "path", "reads", "replace_state", "smallest_set", "state_sweep", "verdict",
     "verdicts_by",
 ]  # fmt: skip
 
@@ -32,13 +33,14 @@ _NAMES = {
     "circuits": ("Circuit", "Wiring", "circuit"),
     "edits": ("Intervention", "Mean", "Noise", "Take", "Zero", "capture", "patch"),
     "effects": ("ablate", "default_sites", "interchange"),
-    "evidence": ("Verdict", "verdict"),
+    "gather": ("Evidence", "evidence"),
+    "judging": ("verdict",),
     "mechanism": ("Depths", "Rule"),
     "paths": ("path",),
     "read_shares": ("Reads", "reads"),
+    "sentences": ("Verdict",),
     "sets": ("Places", "smallest_set"),
     "state": ("state_sweep",),
     "state_parts": ("erase_state", "replace_state"),
-    "table": ("Effects",),
 }
 __getattr__ = lazily(__name__, {name: file for file, names in _NAMES.items() for name in names})

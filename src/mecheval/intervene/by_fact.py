@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from mecheval.errors import UnknownName
-from mecheval.intervene.effects import interchange
-from mecheval.intervene.evidence import Verdict, verdict
+from mecheval.intervene.gather import evidence
 from mecheval.intervene.groups import groups
 from mecheval.intervene.mechanism import Depths, Rule
+from mecheval.intervene.sentences import Verdict
 from mecheval.types import Batch
 
 LEAST = 64
@@ -29,12 +29,12 @@ def verdicts_by(
     """The verdict on each group of documents with the same value of a fact, such as `distance`, in ascending order.
 
     A verdict that is *mixed* over all documents can be a clear one in each group. Values that fewer than `least`
-    documents have are put together with the next ones ("4 to 6"). `model` and `depths` are as in `interchange`.
+    documents have are put together with the next ones ("4 to 6"). `model` and `depths` are as in `evidence`.
     """
     if fact not in clean.facts:
         raise UnknownName("fact of these documents", fact, clean.facts)
     found = {}
     for said, some in groups(clean.facts[fact].cpu().numpy(), least).items():
         rows = torch.from_numpy(some)
-        found[said] = verdict(interchange(model, clean[rows], corrupted[rows], [], depths=depths), rule)
+        found[said] = evidence(model, clean[rows], corrupted[rows], depths=depths).verdict(rule)
     return found

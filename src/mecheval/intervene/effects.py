@@ -12,25 +12,20 @@ from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError
 from mecheval.intervene.edits import Edit, Take, edit_of
-from mecheval.intervene.gather import MIN_GAP, gather
 from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, run_edits
-from mecheval.intervene.mechanism import Depths, depths_of
 from mecheval.intervene.places import STATE, Answering, Roles, answering, evaluating, place, positions
-from mecheval.intervene.reading import read, right
+from mecheval.intervene.reading import MIN_GAP, read, right
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import NOWHERE, Batch, Direction
 
 if TYPE_CHECKING:  # slow to import
-    from mecheval.intervene.table import Effects
+    import pandas as pd
 
 BUDGET_MB = 64
 """Default memory in megabytes for stacked activations; larger stacks do not fit the cache and are not faster."""
 SLICE = 64
 """Number of documents run at once by a module that is not an `LM`."""
-
-EVIDENCE = "evidence"
-"""The key of `effects.attrs` under which a table of effects carries the evidence for a verdict."""
 
 
 class Documents:
@@ -74,11 +69,10 @@ def interchange(
     heads: bool = False,
     direction: str = "restore",
     joint: Sequence[tuple[str, str]] | None = None,
-    depths: Depths | None = None,
     per_document: bool = False,
     seed: int = 0,
     budget_mb: float = BUDGET_MB,
-) -> Effects:
+) -> pd.DataFrame:
     """A row for each site and role: what patching the clean activation into the corrupted run restores.
 
     Columns: site, block, part, kind (see `Site`), role; corruption and direction; original, corrupted, restored (mean
@@ -89,15 +83,13 @@ def interchange(
     documents in which the clean run with the swapped activation gives the swapped document's answer ("destroy").
 
     `model` is an `LM`, or any module that maps tokens (n, L) to logits (n, L, V) or to an object with `.logits`; its
-    `sites` are then named by submodule, e.g. `layers.0.attn.output`, every edit is a whole run, and `depths` names the
-    sites that decide a verdict. The site `blocks.1.mixer.state` is everything that the mixer carries beyond a position;
-    `heads` adds a row for every head of an `LM`'s mixers. `per_document` gives a row for each document instead, with
-    its number as `document`. `budget_mb` bounds the memory of the activations; `seed` chooses the positions of the role
-    `random`. Without `roles`, all roles of the documents and `random` are used.
+    `sites` are then named by submodule, e.g. `layers.0.attn.output`, and every edit is a whole run. The site
+    `blocks.1.mixer.state` is everything that the mixer carries beyond a position; `heads` adds a row for every head of
+    an `LM`'s mixers. `per_document` gives a row for each document instead, with its number as `document`. `budget_mb`
+    bounds the memory of the activations; `seed` chooses the positions of the role `random`. Without `roles`, all roles
+    of the documents and `random` are used. `mecheval.heatmap` draws the table; `verdict` needs other interventions.
     """
     import pandas as pd
-
-    from mecheval.intervene.table import Effects
 
     check_same(clean, corrupted)
     directions = ["restore", "destroy"] if direction == "both" else [direction]
@@ -110,20 +102,9 @@ def interchange(
     if joint is not None:
         where |= before_the_answer(clean, positions(clean, [role for _, role in joint if role not in where], seed))
     with evaluating(model):
-        wanted = directions if asked or joint is not None or per_document else []  # otherwise only evidence is wanted
-        found = [_both(model, clean, corrupted, asked, where, joint, name, budget_mb) for name in wanted]
-        decides = depths or (depths_of(model.sites()) if isinstance(model, LM) else None)
-        evidence = None
-        about_keys = corruption_of(clean, corrupted) in ("key", "other")  # a verdict needs corrupted keys
-        if decides is not None and not per_document and about_keys:
-            at_once = document_slices(model, clean, budget_mb)[0].stop
-            own, base = cut_after_prediction(clean), cut_after_prediction(corrupted)
-            evidence = gather(model, own, base, decides, int(budget_mb * 2**20), at_once, seed)
+        found = [_both(model, clean, corrupted, asked, where, joint, name, budget_mb) for name in directions]
     tables = [rows_of_documents(each, clean.index) if per_document else summarise(each) for each in found]
-    frame = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0] if tables else Effects([])
-    if not per_document:
-        frame.attrs = {EVIDENCE: evidence}
-    return frame
+    return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
 
 
 def _both(
@@ -226,9 +207,9 @@ def columns_of(site: Site) -> dict[str, Any]:
     return {"site": str(site), "block": site.block, "part": site.part, "kind": site.kind}
 
 
-def summarise(documents: Documents) -> Effects:
+def summarise(documents: Documents) -> pd.DataFrame:
     """Means over the documents that have the role, one row for each intervention."""
-    from mecheval.intervene.table import Effects
+    import pandas as pd
 
     there = ~documents.restored.isnan()  # (sites, roles, n)
     n = there.sum(-1)
@@ -252,14 +233,13 @@ def summarise(documents: Documents) -> Effects:
             "share": attribution / gap if gap >= MIN_GAP else float("nan"), "n": count,
             **({} if hit is None else {"hits": hit}),
         })  # fmt: skip
-    return Effects(rows)
+    return pd.DataFrame(rows)
 
 
-def rows_of_documents(documents: Documents, index: Tensor) -> Effects:
+def rows_of_documents(documents: Documents, index: Tensor) -> pd.DataFrame:
     """A row for each intervention and document; `index` (n,) has the documents' numbers."""
     import numpy as np
-
-    from mecheval.intervene.table import Effects
+    import pandas as pd
 
     shape = documents.restored.shape
     n = shape[-1]
@@ -270,9 +250,9 @@ def rows_of_documents(documents: Documents, index: Tensor) -> Effects:
     original, corrupted, restored = map(spread, (documents.original, documents.corrupted, documents.restored))
     gap = original - corrupted
     attribution = original - restored if documents.direction == "destroy" else restored - corrupted
-    each = Effects([columns_of(site) for site in documents.sites])
+    each = pd.DataFrame([columns_of(site) for site in documents.sites])
     columns = each.loc[np.repeat(each.index, len(documents.roles) * n)].reset_index(drop=True)
-    table: Effects = columns.assign(**{
+    table: pd.DataFrame = columns.assign(**{
         "role": np.tile(np.repeat(documents.roles, n), len(documents.sites)),
         "corruption": documents.corruption,
         "direction": documents.direction,
@@ -296,14 +276,14 @@ def ablate(
     *,
     seed: int = 0,
     budget_mb: float = BUDGET_MB,
-) -> Effects:
+) -> pd.DataFrame:
     """A row for each site and role: how the likelihood of the answer changes when `edit` is applied there.
 
     `edit` is Zero(), Mean(), Noise(1.0), the name of one as for `mecheval intervene --edit` ("zero", "noise=1") or any
     function of the activations (n, ...); all documents are run together, so that `Mean` is over all of them. Columns:
     site, block, part, kind, role, original, edited, drop = original - edited and n.
     """
-    from mecheval.intervene.table import Effects
+    import pandas as pd
 
     acts = edit_of(edit) if isinstance(edit, str) else edit
     model = answering(model)
@@ -324,7 +304,7 @@ def ablate(
             **columns_of(site), "role": role, "original": original, "edited": edited, "drop": original - edited,
             "n": int(there.sum()),
         })  # fmt: skip
-    return Effects(rows)
+    return pd.DataFrame(rows)
 
 
 def before_the_answer(batch: Batch, where: dict[str, Tensor]) -> dict[str, Tensor]:

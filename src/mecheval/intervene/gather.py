@@ -16,25 +16,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mecheval.intervene.mechanism import Cell, Depths, Finding, Rule, retrieving, route
-from mecheval.intervene.places import NEAR
-from mecheval.intervene.reading import read_each
+from mecheval.errors import UserError
+from mecheval.intervene.effects import (
+    BUDGET_MB,
+    check_same,
+    corruption_of,
+    cut_after_prediction,
+    document_slices,
+)
+from mecheval.intervene.mechanism import Cell, Depths, Finding, Rule, depths_of, retrieving, route
+from mecheval.intervene.places import NEAR, answering, evaluating
+from mecheval.intervene.reading import MIN_GAP, read_each
 from mecheval.intervene.readings import both
 from mecheval.intervene.trial import Trial, change
+from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import FRAMED, Batch, Meaning, first_of, has_role, last_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mecheval.intervene.sentences import Verdict
+
 Floats = NDArray[np.float64]
-MIN_GAP = 0.01
-"""Smallest difference between original and corrupted likelihood for which a share is computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The likelihoods of the answer in every document that counts, under the interventions that decide."""
+    """The likelihoods of the answer in every document that counts, under the interventions that decide.
+
+    It says all that a verdict rests on, so a changed rule judges again without the model: `evidence.verdict(rule)`.
+    """
 
     cells: tuple[Cell, ...]
     sites: dict[str, Site]
@@ -50,15 +62,18 @@ class Evidence:
     meaning: Meaning = FRAMED
     distance: NDArray[np.int64] | None = None  # (n,) from key to value; None if there is no value
     ahead: int | None = None  # the first layer whose input depends on later tokens, if the model looks ahead
-
-    def __deepcopy__(self, memo: object) -> Evidence:
-        """Return the object itself: it never changes, and pandas copies `attrs` in every operation."""
-        return self
+    searched: int | None = None  # the layer inside which was looked for where key and value meet
 
     @property
     def n(self) -> int:
         """The number of documents that count."""
         return len(self.original)
+
+    def verdict(self, rule: Rule = Rule(), *, resamples: int = 1000, seed: int = 0) -> Verdict:  # noqa: B008 (frozen)
+        """The mechanism that this evidence shows by the rule, whose limits are its fields: `Rule(trace=0.1)`."""
+        from mecheval.intervene.judging import judged
+
+        return judged([self], rule, resamples, seed)
 
     def parts(self) -> tuple[Floats, Floats]:
         """What each cell restores or destroys, and what the corruption loses, (cells, n) each; NaN if missing."""
@@ -92,6 +107,47 @@ class Evidence:
         return pd.DataFrame(rows)
 
 
+def evidence(
+    model: nn.Module,
+    clean: Batch,
+    corrupted: Batch,
+    *,
+    depths: Depths | None = None,
+    seed: int = 0,
+    budget_mb: float = BUDGET_MB,
+) -> Evidence:
+    """Make the interventions that decide on a verdict: the likelihoods of the answer by document.
+
+    They are made at the sites that the model has, not at ones that a user chooses: at the input of every layer but the
+    first, and, where key and value may meet inside one layer, inside it. `corrupted` has other keys:
+    `task.corrupt(clean)`. Of a module that is not an `LM`, `depths` names the sites. `budget_mb` bounds the memory of
+    stacked activations, `seed` chooses the positions of the role `random`.
+    """
+    found = measured(model, clean, corrupted, depths=depths, seed=seed, budget_mb=budget_mb)
+    if isinstance(found, str):
+        raise UserError(f"evidence: {found}.")
+    return found
+
+
+def measured(
+    model: nn.Module, clean: Batch, corrupted: Batch, *, depths: Depths | None = None, seed: int = 0,
+    budget_mb: float = BUDGET_MB,
+) -> Evidence | str:  # fmt: skip
+    """The same, or a sentence that says why these documents or this model can have no verdict."""
+    check_same(clean, corrupted)
+    model = answering(model)
+    decides = depths or (depths_of(model.sites()) if isinstance(model, LM) else None)
+    if decides is None:
+        return "name the sites that decide about a module that is not an LM: depths= (evaluate finds them by itself)"
+    if (kind := corruption_of(clean, corrupted)) not in ("key", "other"):
+        return f"a verdict needs documents with corrupted keys, task.corrupt(clean) (got a corrupted {kind})"
+    with evaluating(model):
+        at_once = document_slices(model, clean, budget_mb)[0].stop if len(clean) else 1
+        own, base = cut_after_prediction(clean), cut_after_prediction(corrupted)
+        found = gather(model, own, base, decides, int(budget_mb * 2**20), at_once, seed)
+    return found or "a verdict needs documents whose roles and whose likelihood of a guess are known"
+
+
 @torch.no_grad()
 def gather(
     model: nn.Module, clean: Batch, corrupted: Batch, depths: Depths, budget: int, at_once: int, seed: int = 0
@@ -116,7 +172,7 @@ def gather(
         known = read_each(model, {"": others[some], "key": spoilt[some]}, [], {}, at_once, both)
         (found, hits), (lost, _) = known[""].likelihood.numpy(), known["key"].likelihood.numpy()
         every.append(np.stack([found, hits, chance_of(others[some]), lost]))
-    rule, inner = Rule(), None
+    rule, inner, layer = Rule(), None, None
     if meaning.value is not None and len(rows) and float((tried.original - tried.lost["key"]).mean()) >= MIN_GAP:
         tried.boundaries(rule)
         path = route(tried.shares(), depths, rule, meaning)
@@ -129,7 +185,7 @@ def gather(
         tuple(tried.found), tried.sites, tried.original, tried.lost,
         np.stack(list(tried.found.values())) if tried.found else np.empty((0, len(rows))),
         chance, clean.index.cpu().numpy(), given, depths, inner, np.concatenate(every, axis=1), meaning,
-        _distance(clean), tried.ahead,
+        _distance(clean), tried.ahead, layer,
     )  # fmt: skip
 
 

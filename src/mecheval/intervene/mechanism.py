@@ -276,8 +276,15 @@ def retrieving(path: Sequence[str]) -> int:
     return path.index("question") if "question" in path else len(path)
 
 
-def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, meaning: Meaning = FRAMED) -> Finding:
-    """The mechanism behind these shares; `inner` is the site inside the retrieving layer that holds the key first."""
+def judge(
+    share: Shares, depths: Depths, rule: Rule, inner: str | None = None, meaning: Meaning = FRAMED, *,
+    searched: int | None = None,
+) -> Finding:  # fmt: skip
+    """The mechanism behind these shares; `inner` is the site inside the retrieving layer that holds the key first.
+
+    `searched` is the layer inside which such a site was looked for, if that is known: another rule than the one by
+    which the evidence was measured may find another layer to retrieve.
+    """
     path = route(share, depths, rule, meaning)
     if isinstance(path, Finding):
         return path
@@ -319,6 +326,9 @@ def judge(share: Shares, depths: Depths, rule: Rule, inner: str | None = None, m
         if there >= rule.trace:
             part = f"a part of the {words(meaning.value)} is at the {words(meaning.key)}, and a part is not"
             return Finding("mixed", reason=f"at the input of layer {stored_by + 1}, {part}", meaning=meaning)
+    if searched not in (None, layer):
+        reason = f"layer {layer} retrieves, but the evidence was measured inside layer {searched}: measure it again"
+        return Finding("undetermined", reason=reason)
     if inner is None:
         return Finding("direct_retrieval", layer)
     ways = [cell for cell in (Cell(inner, *KEY_FIRST), Cell(inner, *at_key)) if share.get(cell, 0.0) >= rule.trace]

@@ -16,6 +16,9 @@ from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.types import Batch, joined
 
+MIN_GAP = 0.01
+"""Smallest difference between original and corrupted likelihood for which a share is computed."""
+
 Positions = Mapping[str, Tensor]  # role -> (n,) or (n, m)
 
 

@@ -24,10 +24,9 @@ from mecheval.intervene.effects import (
     cut_after_prediction,
     document_slices,
 )  # fmt: skip
-from mecheval.intervene.gather import MIN_GAP
 from mecheval.intervene.grid import document_bytes
 from mecheval.intervene.places import Listener, evaluating, listening, positions
-from mecheval.intervene.reading import answer_likelihood, likelihood
+from mecheval.intervene.reading import MIN_GAP, answer_likelihood, likelihood
 from mecheval.model import LM
 from mecheval.types import Batch, first_of, last_of
 

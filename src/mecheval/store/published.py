@@ -24,6 +24,8 @@ RESULTS = Path(str(files("mecheval"))) / "results"
 """Folder of the published results."""
 MOST_BYTES = 20_000_000
 """Largest total size of the published runs in bytes."""
+EVIDENCE = "evidence-*.npz"
+"""The files of a run that keep the evidence for verdicts."""
 MOST_STEPS = 50
 """Largest number of rows in the history of a published run."""
 
@@ -66,7 +68,8 @@ def publish(folder: RunFolder, to: Path = RESULTS) -> bool:
         part: {name: value for name, value in kept.items() if name != "host"}
         for part, kept in folder.environments().items()
     }
-    target.write_files({ENVIRONMENT: json.dumps(parts, indent=1).encode() + b"\n"})
+    evidence = {path.name: folder.read_file(path.name) for path in sorted(folder.path.glob(EVIDENCE))}
+    target.write_files({**evidence, ENVIRONMENT: json.dumps(parts, indent=1).encode() + b"\n"})
     target.seal(row)
     return status.read_bytes() != before
 

@@ -129,7 +129,7 @@ def test_the_sites_that_are_shown_first() -> None:
 
 def test_the_verdict_in_words(task: Task) -> None:
     clean = task.sample(20, "test")
-    found = verdict(interchange(handmade("induction", task), clean, task.corrupt(clean)))
+    found = verdict(handmade("induction", task), clean, task.corrupt(clean))
     lines = printed(verdict_text(found))
     assert lines[0] == "Verdict: induction: layer 0 stores the key at the value, layer 1 retrieves"
     assert lines[1] == "- Same verdict in 100 % of bootstrap resamples."

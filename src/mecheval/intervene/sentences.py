@@ -1,36 +1,20 @@
-"""A verdict: the name of the mechanism, and the evidence for it in numbers, intervals and sentences."""
+"""A verdict as numbers with intervals, and as sentences."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mecheval.errors import UserError
-from mecheval.intervene.effects import EVIDENCE
 from mecheval.intervene.gather import Evidence
 from mecheval.intervene.groups import groups
 from mecheval.intervene.intervals import LEVEL, difference_interval, mean_interval, share_interval, surely_above
-from mecheval.intervene.mechanism import (
-    ASKED,
-    KEY_FIRST,
-    Cell,
-    Depths,
-    Finding,
-    Label,
-    Rule,
-    Shares,
-    judge,
-    value_first,
-    words,
-)
+from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Finding, Label, Rule, value_first, words
 from mecheval.intervene.trial import TOGETHER, WORTH_SAYING, ratio
 from mecheval.lazy import later
-from mecheval.types import Meaning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,124 +53,6 @@ class Verdict:
         return "\n".join((str(self.finding), *(f"- {sentence}" for sentence in self.evidence)))
 
 
-def verdict(
-    effects: pd.DataFrame | Sequence[pd.DataFrame],
-    rule: Rule = Rule(),  # noqa: B008 (frozen)
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Verdict:
-    """The mechanism behind the effects of one model, or of several runs (seeds) of one setting together.
-
-    Together with the effects that are asked for, `interchange` measures those that decide a verdict, so that it does
-    not depend on which sites were asked for. The agreement comes from resampling documents or, with several runs, the
-    runs and then their documents.
-    """
-    tables = list(effects) if isinstance(effects, Sequence) else [effects]
-    if not tables:
-        raise UserError("verdict: give at least one table of effects.")
-    found = [table.attrs.get(EVIDENCE) for table in tables]
-    kept = [each for each in found if isinstance(each, Evidence)]
-    if len(kept) < len(found):
-        raise UserError(
-            "verdict: these effects come without the evidence for a verdict. Give what interchange returns for an LM "
-            "and documents with corrupted keys, or for another module with depths= (evaluate finds them by itself); "
-            "stored runs keep their verdict."
-        )
-    return _judged(kept, rule, resamples, seed)
-
-
-def _judged(runs: Sequence[Evidence], rule: Rule, resamples: int, seed: int) -> Verdict:
-    shared = [cell for cell in runs[0].cells if all(cell in run.cells for run in runs)]
-    depths, inner = runs[0].depths, runs[0].inner if all(run.inner == runs[0].inner for run in runs) else None
-    sums = [_Sums(run, shared) for run in runs]
-    n, random = min(run.n for run in runs), np.random.default_rng(seed)
-    point = np.mean([each.means(np.ones((1, each.n))) for each in sums], axis=0)[0]
-    drawn = _resampled(sums, resamples, random)
-
-    def find(row: Floats) -> Finding:
-        share = dict(zip(shared, _shares(row, len(shared)), strict=True))
-        return _find(share, row, depths, rule, inner, runs[0].meaning)
-
-    numbers = Numbers(shared, point, runs)
-    if runs[0].meaning.value is None:
-        return numbers.verdict(Finding("undetermined", reason="this task asks for no recall that could be named"), None)
-    given, least = min(run.given for run in runs), rule.documents // 4
-    if given < rule.documents or n < least:
-        reason = f"a verdict needs {rule.documents} documents (got {given})"
-        if given >= rule.documents:
-            roles = f"{numbers.key}, {words(runs[0].meaning.value)} and {numbers.query}"
-            reason = f"a verdict needs {least} documents in which {roles} stand apart (got {n})"
-        return numbers.verdict(Finding("undetermined", reason=reason), None)
-    not_learnt = numbers.not_learnt(rule)
-    found = not_learnt or find(point)
-    findings = Counter() if not_learnt else Counter(find(row).name for row in drawn)
-    agreement = 1.0 if not_learnt else findings[found.name] / len(drawn)
-    report = numbers.verdict(found, agreement)
-    if len(runs) > 1:
-        labels = Counter(str(_judged([run], rule, resamples, seed).finding) for run in runs)
-        report = _also(report, "Run by run: " + "; ".join(f"{k} x {finding}" for finding, k in labels.most_common()))
-    if agreement >= rule.agreement:
-        return report
-    rivals = "; ".join(f"{100 * k / len(drawn):.0f} % {name[0]}" for name, k in findings.most_common(3))
-    disagree = f"resamples of the {'runs and their documents' if len(runs) > 1 else 'documents'} disagree"
-    return _also(
-        replace(report, finding=Finding("undetermined", reason=disagree)), f"{disagree.capitalize()}: {rivals}"
-    )
-
-
-def finding_in(evidence: Evidence) -> Finding:
-    """The rule's finding for these documents alone, however few, without a statement of how certain it is."""
-    if evidence.meaning.value is None or not evidence.n or not evidence.cells:
-        return Finding("undetermined", reason="there is no recall here in which key, value and query stand apart")
-    row = _Sums(evidence, evidence.cells).means(np.ones((1, evidence.n)))[0]
-    share = dict(zip(evidence.cells, _shares(row, len(evidence.cells)), strict=True))
-    return _find(share, row, evidence.depths, Rule(), evidence.inner, evidence.meaning)
-
-
-def _find(share: Shares, row: Floats, depths: Depths, rule: Rule, inner: str | None, meaning: Meaning) -> Finding:
-    if not row[-2] - row[-1] > 0 or (depths.boundaries and Cell(depths.boundaries[0], meaning.key) not in share):
-        return Finding("not_learnt")
-    known = {Cell(site, role, "value"): float("nan") for site in depths.boundaries for role in ("question", "body")}
-    return judge({**known, **share}, depths, rule, inner, meaning)
-
-
-class _Sums:
-    """Effects and losses of every document of a run, arranged so that weighted means are matrix products."""
-
-    def __init__(self, run: Evidence, cells: Sequence[Cell]) -> None:
-        effect, lost = run.parts() if run.cells else (np.empty((0, run.n)), np.empty((0, run.n)))
-        order = [run.cells.index(cell) for cell in cells]
-        self.effect, self.lost = np.nan_to_num(effect[order]), np.nan_to_num(lost[order])
-        self.there = (~np.isnan(effect[order])).astype(float)
-        self.chance, self.original, self.corrupted = run.chance, run.original, run.corrupted["key"]
-        self.n = run.n
-
-    def means(self, weight: Floats) -> Floats:
-        """(draws, 2 cells + 3): mean effects, mean losses, and the mean chance, original and corrupted likelihood."""
-        count = np.maximum(weight @ self.there.T, 1e-12)
-        total = weight.sum(1, keepdims=True)
-        ends = weight @ np.stack([self.chance, self.original, self.corrupted]).T / total
-        return np.concatenate([weight @ self.effect.T / count, weight @ self.lost.T / count, ends], axis=1)
-
-
-def _shares(row: Floats, cells: int) -> Floats:
-    return ratio(row[:cells], row[cells : 2 * cells])
-
-
-def _resampled(runs: Sequence[_Sums], resamples: int, random: np.random.Generator) -> Floats:
-    """Bootstrap resamples of the means over documents, averaged over runs; runs are resampled, too."""
-    drawn = [
-        run.means(random.multinomial(run.n, np.full(run.n, 1 / run.n), size=resamples).astype(float))
-        if run.n else np.full((resamples, 2 * len(run.effect) + 3), np.nan)
-        for run in runs
-    ]  # fmt: skip
-    stacked = np.stack(drawn)  # (runs, resamples, ...)
-    chosen = random.integers(len(runs), size=(len(runs), resamples))
-    mean: Floats = stacked[chosen, np.arange(resamples)].mean(axis=0)
-    return mean
-
-
 class Numbers:
     """Point estimates with their intervals, and the sentences that report them."""
 
@@ -194,7 +60,7 @@ class Numbers:
         self.cells, self.point, self.runs, self.meaning = list(cells), point, runs, runs[0].meaning
         self.key, self.query = words(self.meaning.key), words(self.meaning.query)
         count = len(self.cells)
-        self.value = np.append(_shares(point, count), point[2 * count :])
+        self.value = np.append(ratios(point, count), point[2 * count :])
         original = [run.original for run in runs]
         corrupted = [run.corrupted["key"] for run in runs]
         self.low, self.high = np.full((2, count + 3), np.nan)
@@ -358,5 +224,6 @@ def _number(value: float, low: float, high: float) -> str:
     return f"{value:.2f}" if np.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _also(report: Verdict, sentence: str) -> Verdict:
-    return replace(report, evidence=(*report.evidence, f"{sentence}."))
+def ratios(row: Floats, cells: int) -> Floats:
+    """The shares (..., cells) in rows of `Sums.means`."""
+    return ratio(row[..., :cells], row[..., cells : 2 * cells])
