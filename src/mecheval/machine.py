@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import platform
 import re
@@ -229,6 +230,24 @@ def check_fits(needed: int, what: str) -> None:
         raise UserError(
             f"{what} would take at least {needed / 1e9:,.1f} GB of memory; this machine has {there / 1e9:.1f} GB."
         )
+
+
+def check_address_space(needed: int, what: str) -> None:
+    """Raise an error if a limit (`ulimit -v` or `-d`) leaves this process less address space than `what` needs.
+
+    DuckDB, for one, would end the process without a message.
+    """
+    limits = [resource.getrlimit(each)[0] for each in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    if all(each == resource.RLIM_INFINITY for each in limits):
+        return
+    try:
+        mmap.mmap(-1, needed, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError:
+        limit = min(each for each in limits if each != resource.RLIM_INFINITY)
+        raise UserError(
+            f"this process may use {limit / 1e9:.1f} GB of address space (ulimit), which is too little {what}; "
+            f"allow {needed / 1e9:.1f} GB more."
+        ) from None
 
 
 class Request:

@@ -40,6 +40,14 @@ def test_an_encoding_that_lacks_characters_gets_them_in_ascii() -> None:
     assert "\\u" in out
 
 
+def test_a_limit_of_memory_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    words = "train --preset laptop --steps 1000000 --store store"
+    code, out, err = shell(f"cd {tmp_path} && ulimit -v 1500000 && {MECHEVAL} {words}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "may use 1.5 GB of address space (ulimit), which is too little to write the tables of a run" in err
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
 def test_a_working_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -279,6 +279,24 @@ def test_two_processes_do_not_train_the_same_run(tmp_path: Path) -> None:
     assert folder.status()["status"] == "interrupted"
 
 
+@pytest.mark.parametrize("what", ["store", "run", "status"])
+def test_what_is_removed_while_it_is_trained_ends_the_run_and_leaves_no_ghost(what: str, tmp_path: Path) -> None:
+    folder = Store(tmp_path / "store").folder(WHOLE.id)
+    moved = {"store": tmp_path / "store", "run": folder.path, "status": folder.path / "status.json"}[what]
+
+    class Moves(Quiet):
+        def step(self, step: int, loss: float) -> None:
+            if step == 30:
+                moved.rename(tmp_path / "elsewhere")
+
+    why = "status.json is missing" if what == "status" else f"run {WHOLE.id} was moved or removed meanwhile"
+    with pytest.raises(StoreError, match=why):
+        train(WHOLE, tmp_path / "store", [Moves()], checkpoint_seconds=0.0)
+    assert moved.exists() is False
+    if what == "store":
+        assert Store(tmp_path / "elsewhere").folder(WHOLE.id).status()["step"] == 29
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EDQUOT])
 def test_a_full_disk_is_one_line_and_loses_nothing(
     code: int, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch

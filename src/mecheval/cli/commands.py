@@ -25,6 +25,8 @@ for _name in (  # in the order of the help
 
 MOST_WARNINGS = 10
 """Largest number of runs of a store that a command warns about one by one."""
+OUT_OF_MEMORY = ("can't allocate memory", "can't start new thread", "std::bad_alloc", "Cannot allocate memory")
+"""Parts of the messages of torch, Python and the system when memory has run out."""
 MISTAKE = 2
 """The exit code for a user's mistake."""
 
@@ -75,7 +77,7 @@ def explain(error: Exception) -> int:
     if isinstance(error, UserError):
         complain(str(error))
         return MISTAKE
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or any(each in str(error) for each in OUT_OF_MEMORY):
         complain(f"there is not enough memory for this{f' ({error})' if str(error) else ''}.")
         return MISTAKE
     if isinstance(error, BrokenPipeError):  # e.g. `mecheval ... | head`

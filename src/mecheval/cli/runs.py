@@ -120,7 +120,8 @@ def train(
     if as_json:
         print_json(folder.status())
     else:
-        console.print(run_table(Store(store).query(f"select * from runs where run = '{folder.id}'"), console.width))
+        listed = Store(store).runs()
+        console.print(run_table(listed[listed["run"] == folder.id], console.width))
 
 
 def _show_plan(config: RunConfig, store: Store, as_json: bool) -> None:

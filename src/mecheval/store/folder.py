@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,27 +11,21 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mecheval.files import is_at, sha256, write_atomic
-from mecheval.machine import environment
-from mecheval.store.guard import (
-    Record,
-    StoreError,
-    blank,
-    read_file,
-    read_record,
-    write_record,
-    writing,
-)  # fmt: skip
+from mecheval.machine import check_address_space, environment
+from mecheval.store.guard import Record, StoreError, blank, read_file, read_record, write_record, writing
 from mecheval.store.lock import acquire, gone, is_locked
 from mecheval.store.schema import LONGEST_TEXT, STATUSES, STORED, VIEWS, WHOLE
 from mecheval.store.tables import read_parquet, to_parquet
 
+TABLE_SPACE = 1 << 30
+"""Bytes of address space that DuckDB may take when the first table is written."""
 STATUS_BYTES = 4_000_000
 """Largest size of a status file in bytes; most have about 3,000, mainly the config."""
 ENVIRONMENT = "environment.json"
 UNSEALED = STATUS, LOCK = "status.json", "lock"
 """Files whose checksums are not in the status; neither are those of checkpoints, which contain their own."""
 MOST_PROBLEMS = 20
-"""Number of problems after which `mecheval verify` stops checking a run; runs have about ten files."""
+"""Number of problems after which `mecheval verify` stops checking a run."""
 ALWAYS = ("history", "scores")
 """Tables that every whole run has, even one that was made before there were checksums."""
 
@@ -107,9 +100,13 @@ class RunFolder:
 
     def check_writable(self) -> None:
         """Raise a one-line error if this process cannot write to the run; call it before computing anything."""
-        with self.exclusive(), writing(self.path):
-            if not os.access(self.path, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        with self.exclusive():
+            self.check_tables()
+
+    def check_tables(self) -> None:
+        """The same for a process that holds the run. DuckDB takes its memory now, before it may be short."""
+        check_address_space(TABLE_SPACE, "to write the tables of a run")
+        self._as_file("history", [])
 
     def leftovers(self) -> list[Path]:
         """Temporary files that killed writers left behind."""
@@ -121,8 +118,8 @@ class RunFolder:
 
     def is_lost(self) -> bool:
         """Whether there are files of a run, but no status, without which they count for nothing."""
-        there = [path for path in self.path.rglob("*") if path.name != LOCK and path.name[0] != "."]
-        return bool(there) and not self.exists() and not self.is_held() and not self.exists()
+        there = any(path.name != LOCK and path.name[0] != "." for path in self.path.rglob("*"))
+        return there and not self.exists() and not self.is_held() and not self.exists()
 
     def status(self) -> dict[str, Any]:
         """The run's row of table `runs`, with None for unknown values; before the run begins, only its id is known.

@@ -34,8 +34,8 @@ MOST_METRICS = 100
 """Largest number of metrics in a wide view besides those of the schema; the table itself has all of them."""
 LONGEST_BYTES = 4 * LONGEST_TEXT
 """Largest number of bytes in a text that is read from a file; a character takes up to four."""
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
 Rows = Sequence[Mapping[str, Any]]
-
 MEMORY = "2GB"
 """Largest memory that DuckDB may use for one query; the tables of thousands of runs take a tenth of it."""
 CHUNK, CHUNK_BYTES = 1000, 100_000_000
@@ -51,7 +51,6 @@ LOOK_SECONDS = 0.1
 TOO_LONG = "this takes too long; ask for fewer rows or columns, or allow more time with --seconds."
 LONGEST_ANSWER, LONGEST_LIST = 10_000_000, 1_000_000
 """Largest number of characters in a value of a result, and of elements in a list, because showing them takes long."""
-
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,  # the order of rows, and so the bytes of a file, must not depend on the machine
     "autoinstall_known_extensions": False,  # no network
@@ -308,9 +307,10 @@ def to_parquet(table: Table, rows: Rows, path: Path) -> bytes:
             connection.table(table.name).write_parquet(part, compression="zstd", use_tmp_file=False)
         return Path(part).read_bytes()
     except duckdb.IOException as error:  # callers expect an OSError for a full disk
-        known = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
-        code = next((code for code in known if os.strerror(code) in str(error)), errno.EIO)
+        code = next((code for code in DISK_ERRORS if os.strerror(code) in str(error)), errno.EIO)
         raise OSError(code, os.strerror(code), str(path)) from error
+    except duckdb.OutOfMemoryException:
+        raise MemoryError(f"to write {path}") from None
     finally:
         Path(part).unlink(missing_ok=True)
 

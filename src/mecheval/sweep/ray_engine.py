@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from mecheval.store.location import check_shared, marked
 from mecheval.sweep.engine import STOP_SECONDS, Crew, CrewEngine
 from mecheval.sweep.job import Event, Job, Report, work
 from mecheval.sweep.local import WORKER
-from mecheval.sweep.ray_join import CONNECT_SECONDS, Connection, import_ray, last_line
+from mecheval.sweep.ray_join import CONNECT_SECONDS, Connection, HeadGone, import_ray, last_line
 
 LOOK_SECONDS = 0.5
 """Seconds between two checks for events, results and signals."""
@@ -62,6 +63,10 @@ class RayEngine(CrewEngine):
         finally:
             self._connection.leave()
 
+    def check_head(self) -> None:
+        """Raise an error if the head of the cluster is gone."""
+        self._connection.check_head()
+
     def room(self, threads: int) -> int:
         """The number of jobs with `threads` threads each that all nodes together have room for."""
         return sum(fits(node, self.cpus * threads, self.gpus) for node in _nodes())
@@ -102,6 +107,7 @@ class _Tasks(Crew):
         self.pass_on_events(take)
         for result in ready:
             take(self.end_of(result, self.under_way.pop(result)))
+        self.engine.check_head()
 
     def pass_on_events(self, take: Report) -> None:
         if self.mailbox is None:
@@ -146,7 +152,7 @@ class _Tasks(Crew):
 
     def close(self) -> None:
         """Stop tasks that an error has left behind, so that none outlives the sweep."""
-        if self.under_way:
+        if self.under_way and not isinstance(sys.exception(), HeadGone):
             self.stop(lambda event: None)
 
 

@@ -6,15 +6,20 @@ later). A Ray that is started here gets a new token and listens only on the loop
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
 import secrets
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +28,8 @@ from mecheval.sweep.local import python_path
 
 CONNECT_SECONDS = 5.0
 """Seconds to wait for an answer from the head of a cluster."""
+HEAD_SECONDS, HEAD_TRIES = 1.0, 3
+"""Seconds between two checks that the head still listens, and number of them that fail before it counts as gone."""
 ADDRESS = re.compile(r"(?P<host>[^/\s]+):(?P<port>\d+)")
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -32,6 +39,10 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # suppresses a warning about a future change
 }
 """Environment variables that keep Ray quiet."""
+
+
+class HeadGone(UserError):
+    """The head of the cluster has died, without which nothing of the cluster works."""
 
 
 class Connection:
@@ -70,14 +81,34 @@ class Connection:
             self._forget()
             raise
         self._joined = True
+        self._head = ray.get_runtime_context().gcs_address
+        self._failed, self._next = 0, 0.0
+        self._guard = _guard() if own else None
 
     def leave(self) -> None:
-        """Disconnect, if `join` has connected."""
+        """Disconnect, if `join` has connected; without a head, this cannot be done before the process ends."""
         if self._joined:
             self._joined = False
-            with _handlers_kept():
-                import_ray().shutdown()
+            if self._failed < HEAD_TRIES:
+                with _handlers_kept():
+                    import_ray().shutdown()
+            else:
+                atexit.register(_end_without_ray)
+            if self._guard is not None:
+                self._guard.communicate()
             self._forget()
+
+    def check_head(self) -> None:
+        """Raise an error if the head of the cluster is gone; this asks it only every `HEAD_SECONDS`."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + HEAD_SECONDS
+        self._failed = 0 if answers(self._head) else self._failed + 1
+        if self._failed >= HEAD_TRIES:
+            raise HeadGone(
+                f"the head of the Ray cluster at {self._head} is gone; finished runs and checkpoints are kept. "
+                "Start the cluster and the same command again."
+            )
 
     def warning(self) -> str:
         """A one-line warning if the cluster is unsafe; empty if it requires a token."""
@@ -107,6 +138,33 @@ def last_line(error: BaseException) -> str:
     """The last line of an error, which for an error in a task says what went wrong."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1].strip()
+
+
+def _end_without_ray() -> None:
+    """End this process, which has failed, before Ray's own clean-up waits for a head that is gone."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(2)
+
+
+def answers(address: str) -> bool:
+    """Whether something listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _guard() -> subprocess.Popen[bytes]:
+    """A program that ends what is left of a private Ray as soon as this process is gone, even by a kill."""
+    from ray._private.worker import _global_node
+
+    program = Path(__file__).with_name("ray_guard.py")
+    command = [sys.executable, "-I", "-S", str(program), _global_node.session_name]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _asks_for_token(head: str) -> bool:

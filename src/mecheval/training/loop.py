@@ -82,6 +82,7 @@ def train(
 def _begin(folder: RunFolder, state: Training, watcher: Watcher) -> None:
     """Restore the newest intact checkpoint, if there is one, and announce the run."""
     config = state.config
+    folder.check_tables()
     said: list[str] = []
     checkpoint = read_checkpoint(folder.checkpoints, config.id, said.append)
     if checkpoint is not None:
