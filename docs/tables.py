@@ -200,6 +200,12 @@ def arms() -> str:
     return "\n".join(parts)
 
 
+def arms_said() -> str:
+    """What the two orders of documents say about the paper's runs."""
+    found = ((one.table.study.figure, one.arms) for one in map(compared().__getitem__, PUBLISHED))
+    return "".join(f"- Figure {figure}: {both.said}\n" for figure, both in found if both is not None)
+
+
 def agreement() -> str:
     """How many numbers of figures 3 and 5 agree with the paper's."""
     found = (compared()[name] for name in PUBLISHED)
@@ -292,6 +298,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "claims-that-wait": waiting,
     "summary": summary,
     "arms": arms,
+    "arms-said": arms_said,
     "agreement": agreement,
     "plan": planned,
 }
