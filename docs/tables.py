@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mecheval.figures.heatmap import label
 from mecheval.paper import Compared, Judged, claims_frame, compare_studies, counted
 from mecheval.paper.arms import NEW, SAME
+from mecheval.paper.judging import spreads_said
 from mecheval.paper.limits import RESTORED, USUAL
 from mecheval.paper.numbers import PUBLISHED, published
 from mecheval.paper.picture import DRAWN, picture
@@ -180,7 +181,9 @@ def judged() -> list[Judged]:
 def claims(*columns: str) -> str:
     """The claims that were tested, and how many have which outcome."""
     frame = claims_frame(judged(), *columns)
-    return f"{markdown(list(frame), frame.to_numpy().tolist())}\n{counted(judged())}\n"
+    spreads = {task: spread for one in compared().values() for task, spread in one.spreads.items()}
+    table = markdown(list(frame), frame.to_numpy().tolist())
+    return f"{table}\n{counted(judged())} {spreads_said(spreads)}\n"
 
 
 def arms() -> str:
