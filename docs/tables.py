@@ -27,6 +27,7 @@ from mecheval.paper.agreement import agreement as agreement_of_scales
 from mecheval.paper.agreement import beside as beside_scales
 from mecheval.paper.agreement import early, laptop
 from mecheval.paper.arms import NEW, SAME
+from mecheval.paper.judging import spreads_said
 from mecheval.paper.limits import RESTORED, USUAL
 from mecheval.paper.numbers import PUBLISHED, published
 from mecheval.paper.picture import DRAWN, picture
@@ -305,7 +306,9 @@ def judged() -> list[Judged]:
 def claims(*columns: str) -> str:
     """The claims that were tested, and how many have which outcome."""
     frame = claims_frame(judged(), *columns)
-    return f"{markdown(list(frame), frame.to_numpy().tolist())}\n{counted(judged())}\n"
+    spreads = {task: spread for one in compared().values() for task, spread in one.spreads.items()}
+    table = markdown(list(frame), frame.to_numpy().tolist())
+    return f"{table}\n{counted(judged())} {spreads_said(spreads)}\n"
 
 
 def arms() -> str:
@@ -323,6 +326,12 @@ def arms() -> str:
         heads = [f"figure {one.table.study.figure}: mixer, width", "rate", SAME, NEW, "gap closed, %"]
         parts.append(f"{markdown(heads, rows)}\n{found.said}\n")
     return "\n".join(parts)
+
+
+def arms_said() -> str:
+    """What the two orders of documents say about the paper's runs."""
+    found = ((one.table.study.figure, one.arms) for one in map(compared().__getitem__, PUBLISHED))
+    return "".join(f"- Figure {figure}: {both.said}\n" for figure, both in found if both is not None)
 
 
 def agreement() -> str:
@@ -421,6 +430,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "claims-that-wait": waiting,
     "summary": summary,
     "arms": arms,
+    "arms-said": arms_said,
     "agreement": agreement,
     "plan": planned,
 }

@@ -30,11 +30,17 @@ def test_the_arm_that_is_the_paper_is_nearer() -> None:
     assert f"a new order 0.0; the new order is nearer in {able} of {len(arms.settings)} settings" in arms.said
     assert arms.said.endswith("The paper's runs are more like those with a new order.")
     assert "closes 100 to 100 % of the gap" in arms.said
+    assert "that agree with the paper in the same order, a new one moves none away from it by more" in arms.said
 
 
 def test_few_settings_decide_nothing() -> None:
     few = [frame[frame["mixer"] == "based"][:4] for frame in (farther(0.2), papers_own("ar"))]
-    assert compare_arms("ar", *few).said.endswith("This does not decide which order the paper's runs had.")
+    said = compare_arms("ar", *few).said
+    assert said.endswith("This does not decide which order the paper's runs had.")
+    far = [
+        frame[(frame["mixer"] == "delta_net") & (frame["d_model"] == 64)] for frame in (farther(0.6), papers_own("ar"))
+    ]
+    assert "There is no negative control" in compare_arms("ar", *far).said
 
 
 def test_only_settings_that_both_arms_have_count() -> None:

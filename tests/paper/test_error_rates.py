@@ -175,6 +175,5 @@ def test_the_seeds_that_would_decide_do_decide_if_they_find_the_same(truth: floa
     said = part.needs(1)
     assert said is not None
     seeds = int(said.split()[0])
-    states = [part._replace(quantity=estimate([truth] * n, DOCUMENTS)).state(1) for n in (seeds - 1, seeds)]
-    assert states[1] == "holds"  # alike seeds are less spread than assumed
+    assert part._replace(quantity=estimate([truth] * seeds, DOCUMENTS)).state(1) == "holds"
     assert seeds >= MANY

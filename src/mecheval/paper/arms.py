@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mecheval.config import RunConfig
 from mecheval.paper.estimates import PRIOR, at_least, student
+from mecheval.paper.limits import USUAL
 from mecheval.paper.numbers import PUBLISHED, published
 from mecheval.studies.finding import named
 from mecheval.sweep import Point
@@ -75,6 +76,13 @@ class Arms:
         closed = self.settings["closed"].dropna()
         if len(closed):
             text += f". It closes {100 * closed.min():.0f} to {100 * closed.max():.0f} % of the gap in likelihood"
+        agree = self.settings[self.settings[SAME] <= USUAL.tolerance]
+        moved = 100 * (agree[NEW] - agree[SAME]).max()
+        text += (
+            f". Of {len(agree)} settings that agree with the paper in the same order, a new one moves none away "
+            f"from it by more than {max(moved, 0.0):.1f} points" if len(agree) else
+            ". There is no negative control: no setting that agrees with the paper in the same order has runs of both"
+        )  # fmt: skip
         once = self.cells[[f"seeds {SAME}", f"seeds {NEW}"]].min(axis=None)
         text += f". The fewest seeds of a setting: {once}. "
         if p >= RARE:

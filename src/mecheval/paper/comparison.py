@@ -91,7 +91,8 @@ def compare_studies(names: Sequence[str], store: Store, scale: str, seeds: int |
         n = seeds_in(STUDIES[name], scale, store) if seeds is None else seeds
         grids[name] = study_points(STUDIES[name], scale, n)
     there = {row["run"] for row in rows_of(store)}
-    twins = {name: in_new_order(grids[name]) if scale == "paper" else [] for name in names}  # elsewhere, all are new
+    both = [name for name in (*PUBLISHED, "atr") if name in names and scale == "paper"]  # figures that have both orders
+    twins = {name: in_new_order(grids[name]) if name in both else [] for name in names}
     others = {name: [point for point in points if point.config.id in there] for name, points in twins.items()}
     asked = {p.config.id for points in (*grids.values(), *others.values()) for p in points}
     store = snapshot_of(store, "effects", "verdicts", among=asked)

@@ -220,6 +220,15 @@ def spreads_in(rows: Iterable[Mapping[str, Any]], settings: Iterable[Setting]) -
     return found
 
 
+def spreads_said(spreads: Mapping[str, Spread]) -> str:
+    """How much seeds are taken to differ, in a sentence."""
+    said = []
+    for task, spread in spreads.items():
+        split = f"; in {spread.split} more, some seeds learn and some do not" * bool(spread.split)
+        said.append(f"{spread.value:.2f} in {task.upper()} ({spread.settings} settings of three seeds or more{split})")
+    return f"Spread between seeds, on the logit scale: {', '.join(said)}."
+
+
 def counted(judged: Sequence[Judged]) -> str:
     """How many claims have which outcome, in a sentence."""
     counts = Counter(one.outcome for one in judged)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # slow to import
 DRAWN = ("ar", "atr")
 """The studies that are drawn: figures 3 and 7."""
 PAPER = "paper"
-CELL = 34, 15
+CELL = 31, 15
 """Pixels of a cell, across and down."""
 HERE, HIT = "●", "#d55e00"
 """The mark of a place where the paper's runs are restored, if it printed no numbers; and the colour of differences."""

@@ -9,6 +9,7 @@ from itertools import product
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
+from mecheval.figures.heatmap import label
 from mecheval.paper import limits as fixed
 from mecheval.paper.about import About, Named, listed, percents, tallied
 from mecheval.paper.estimates import Apart, Count, Part, Tally, estimate, estimate_share, from_paper
@@ -281,8 +282,9 @@ class Numbers:
                 return Part("", number, low, high, said=f"{self.words} {percents(number)}", failing=failing)
             runs = [(row["original"], row["corrupted"], top) for row, top in zip(rows, best, strict=True)]
             number = estimate_share(runs, about.documents, about.spread)
-            ends = " [{:.2f}, {:.2f}]".format(*number.interval())
-            return Part("", number, low, high, said=f"{self.words} {number.value:.2f}{ends}")
+            low_end, high_end = map(label, number.interval())
+            said = f"{self.words} {label(number.value)} [{low_end}, {high_end}]"
+            return Part("", number, low, high, said=said)
 
         return self._each(part)
 

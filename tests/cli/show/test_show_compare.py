@@ -6,7 +6,7 @@ from rich.console import Console, RenderableType
 from mecheval.cli.show import studies as show
 from mecheval.config import run_config
 from mecheval.paper import Judged, Setting, compare, counted
-from mecheval.paper.judging import Spread
+from mecheval.paper.judging import Spread, spreads_said
 from paper.tables import put, settings, table
 
 NUMBERS = {"original": 0.9, "corrupted": 0.1, "restored_key": 0.1, "restored_value": 0.85, "restored_query": 0.1}
@@ -144,7 +144,7 @@ def test_claims() -> None:
 
 
 def test_the_spread_between_seeds_is_said() -> None:
-    said = show.spreads_text({"ar": Spread(0.318, 2, 1), "atr": Spread(0.17, 5, 0)}).plain
+    said = spreads_said({"ar": Spread(0.318, 2, 1), "atr": Spread(0.17, 5, 0)})
     assert said == (
         "Spread between seeds, on the logit scale: 0.32 in AR (2 settings of three seeds or more; in 1 more, some "
         "seeds learn and some do not), 0.17 in ATR (5 settings of three seeds or more)."

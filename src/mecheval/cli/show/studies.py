@@ -14,7 +14,7 @@ from rich.text import Text
 from mecheval.cli.show import plain_table, score
 from mecheval.paper import Compared, Comparison, Judged, Setting, counted
 from mecheval.paper.arms import NEW, SAME, Arms
-from mecheval.paper.judging import Spread
+from mecheval.paper.judging import spreads_said
 from mecheval.paper.limits import USUAL
 from mecheval.paper.numbers import PUBLISHED
 from mecheval.studies import Study, StudyTable
@@ -160,7 +160,7 @@ def comparison_parts(one: Compared, scale: str, wanted: str | None, width: int) 
         "cells": (cells_text(comparison), "", cells_table(comparison, width)) if len(comparison.cells) else (),
         "patterns": (patterns_table(comparison),) if len(comparison.patterns) else (),
         "arms": (Text(one.arms.said), "", arms_table(one.arms)) if one.arms and len(one.arms.settings) else (),
-        "claims": (Text(counted(one.claims)), spreads_text(one.spreads), "", claims_table(one.claims))
+        "claims": (Text(counted(one.claims)), Text(spreads_said(one.spreads)), "", claims_table(one.claims))
         if one.claims
         else (),
     }
@@ -296,15 +296,6 @@ def claims_table(judged: Sequence[Judged]) -> Table:
             if text:
                 table.add_row(f"  {name}", Text(text))
     return table
-
-
-def spreads_text(spreads: Mapping[str, Spread]) -> Text:
-    """How much seeds are taken to differ."""
-    said = []
-    for task, spread in spreads.items():
-        split = f"; in {spread.split} more, some seeds learn and some do not" * bool(spread.split)
-        said.append(f"{spread.value:.2f} in {task.upper()} ({spread.settings} settings of three seeds or more{split})")
-    return Text(f"Spread between seeds, on the logit scale: {', '.join(said)}.")
 
 
 def _percent(value: float) -> str:
