@@ -69,7 +69,9 @@ def test_workers_load_the_file_and_nothing_is_trained_twice(
     name = own.Source(mine, "Good").name
     assert f"{name} on ar (laptop)" in out
     assert f"▸ {name}" in out
+    assert "It was trained for 20 of scale laptop's" in out
     assert "Verdict: not learnt" in out
+    assert "at this small size" in out
     assert err.count("done ") == 2
     rows = Store(store).rows()
     assert {(row["mixer"], row["config"]["mixer"]["width"], row["lr"]) for row in rows} == {

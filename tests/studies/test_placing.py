@@ -69,7 +69,7 @@ def test_five_steps_are_no_finding(tmp_path: Path) -> None:
     place = placed(disguised(tmp_path, "ar", "h3", (1e-3,), lambda row: {"step": 5, "steps": 5}))
     only = "Mine was trained for only 5 of 50,016 steps on pairs at width 32"
     assert place.sentence(NAME) == f"{only}, too few to say whether it recalls (1 % so far)."
-    assert place.details(NAME)[0].endswith("Train it for the paper's steps before you conclude anything.")
+    assert place.details(NAME)[0].endswith("That is too short to conclude anything; train it to the last step.")
 
 
 def test_what_has_not_learnt_is_told_with_what_was_tried(tmp_path: Path) -> None:

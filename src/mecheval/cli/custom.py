@@ -301,6 +301,8 @@ def _show(result: Evaluation, as_json: bool) -> None:
         return
     console.print(f"\n{result.title}", style="bold", markup=False)
     console.print(_table(result))
+    for said in result.notes:
+        console.print(f"\n{said}", markup=False)
     if result.verdict is not None:
         console.print()
         console.print(show.verdict_text(result.verdict))

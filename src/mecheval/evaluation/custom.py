@@ -23,7 +23,8 @@ from mecheval.intervene import Evidence, evidence, interchange, verdict
 from mecheval.report import check_page, write_report
 from mecheval.store import Store
 from mecheval.studies import SCALES, Study, get_study, study_table, with_seed
-from mecheval.studies.scales import QUICK, RATES, at_block_1, at_scale, one_width, preferred, runs
+from mecheval.studies.learning import learning
+from mecheval.studies.scales import BASE, QUICK, RATES, at_block_1, at_scale, one_width, preferred, runs
 from mecheval.sweep import Engine, Job, Point, sweep
 from mecheval.sweep.board import Board
 from mecheval.sweep.driver import pending
@@ -186,7 +187,19 @@ def collect(trials: Trials, store: Store, warnings: Sequence[str], report: str |
     found = verdict([found for _, found in measured.values()]) if measured else None
     small = trials.scale == "laptop"
     rows, joined = summarised(frame), _joined(effects)
-    return Evaluation(trials.title, trials.name, rows, found, joined, tuple(warnings), written, small)
+    notes = () if found is None or found.label != "not_learnt" else (_why_not(trials, store, mine, found.chance),)
+    return Evaluation(trials.title, trials.name, rows, found, joined, tuple(warnings), written, small, notes)
+
+
+def _why_not(trials: Trials, store: Store, runs: pd.DataFrame, chance: float) -> str:
+    """How long the first of a mixer's best runs was trained and where its loss is, when it has not learnt."""
+    folder = store.folder(runs["run"].iloc[0])
+    config = next(point.config for point in trials.own if point.config.id == folder.id)
+    steps = at_scale(BASE, trials.study.name, trials.scale).get("steps", config.data.steps)
+    task, whose = config.build_task(), f"scale {trials.scale}'s"
+    learnt = learning(folder.status(), folder.read("history"), task, chance, steps, whose)
+    said = learnt.describe(sorted({point.config.optimiser.lr for point in trials.own}), "--scale paper")
+    return f"{said[0].upper()}{said[1:]}"
 
 
 def check_in_models(cls: type[nn.Module], configs: Sequence[RunConfig]) -> None:

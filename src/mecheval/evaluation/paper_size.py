@@ -124,10 +124,11 @@ class Answers(Board):
 
     def __init__(
         self, console: Console, title: str, waiting: Mapping[str, set[str]], among: Collection[str],
-        paces: Sequence[tuple[RunConfig, float]] = (),
+        paces: Sequence[tuple[RunConfig, float]] = (), before: str = "",
     ) -> None:  # fmt: skip
         super().__init__(console, title, paces=paces)
         self._left, self._among = {task: set(runs) for task, runs in waiting.items()}, among
+        self._before = before  # words before a sentence
 
     def event(self, event: Event) -> None:
         super().event(event)
@@ -138,22 +139,24 @@ class Answers(Board):
             if not self._left[task]:
                 with suppress(UserError):  # the end of the evaluation says what is wrong
                     for place in placings(self._store, [task], self._among):
-                        for said in map(place.sentence, place.own()):
+                        for mixer in place.own():
+                            said = f"{self._before}{place.sentence(mixer)}"
                             self._line(said, Text(said, "bold"))
 
 
 def train(asked: Asked, store: Store, engine: Engine, console: Console) -> list[Point]:
     """Train what the store lacks, pairs before trees, then one more learning rate where it may help; all runs."""
     points = asked.points(store)
-    _train(asked.name, points, points, store, engine, console)
+    _train(asked.name, points, points, store, engine, console, "" if asked.rates else "So far: ")
     more = asked.outward(points, store)
     _train(f"{asked.name}, one more learning rate", more, [*points, *more], store, engine, console)
     return [*points, *more]
 
 
 def _train(
-    name: str, points: Sequence[Point], among: Sequence[Point], store: Store, engine: Engine, console: Console
-) -> None:
+    name: str, points: Sequence[Point], among: Sequence[Point], store: Store, engine: Engine, console: Console,
+    before: str = "",
+) -> None:  # fmt: skip
     jobs = [Job(point.config) for point in points]
     todo = pending(jobs, store)
     if not todo:
@@ -165,7 +168,9 @@ def _train(
     for said in filter(None, (slowness(each, store) for each in timed)):
         console.print(said, markup=False)
     paces = [(each.config, each.plan.pace) for each in timed]
-    board = Answers(console, f"{name}, at the paper's size", waiting, [point.config.id for point in among], paces)
+    board = Answers(
+        console, f"{name}, at the paper's size", waiting, [point.config.id for point in among], paces, before
+    )
     swept = sweep(jobs, store, engine, board, keep_order=True)
     for failure in swept.failures:
         raise UserError(f"{failure.title} failed: {failure.message}")

@@ -41,6 +41,7 @@ class Evaluation:
     warnings: tuple[str, ...] = ()
     report: Path | None = None
     small: bool = False  # whether the runs are smaller than the paper's
+    notes: tuple[str, ...] = ()  # why the mixer has not learnt, if it has not
 
     def cells(self) -> list[list[str]]:
         """The table as text, in which the evaluated mixer or model is marked."""
@@ -48,7 +49,7 @@ class Evaluation:
 
     def lines(self) -> list[str]:
         """Everything but the table: warnings, the verdict, its evidence."""
-        found = [f"Warning: {warning}" for warning in self.warnings]
+        found = [*(f"Warning: {warning}" for warning in self.warnings), *self.notes]
         if self.verdict is not None:
             found += [f"Verdict: {self.verdict.finding}", *(f"- {sentence}" for sentence in self.verdict.evidence)]
             if self.small:

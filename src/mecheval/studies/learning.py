@@ -28,12 +28,13 @@ class Learning:
     """How a run that was trained for `step` steps learnt, in words."""
 
     step: int
-    steps: int  # of the paper's runs
+    steps: int  # that such a run usually has
     loss: float  # the mean training loss over the last tenth of its steps
     before: float  # the mean over the tenth before; NaN if the run was too short
     level: str  # where that loss is among the losses of guessing
     message: str  # why it ended early, if it did
     guessed: bool  # whether that was because it was no better than guessing
+    whose: str = "the paper's"  # whose steps these are
 
     @property
     def short(self) -> bool:
@@ -45,37 +46,41 @@ class Learning:
         """Whether its training loss was still falling at the end."""
         return self.before - self.loss > FALLS * self.before
 
-    def describe(self, rates: Sequence[float], width: int, others: str = "") -> str:
-        """What was seen, and what to try next, in a few sentences; `others` says what became of runs like it."""
+    def describe(self, rates: Sequence[float], further: str, others: str = "") -> str:
+        """What was seen, and what to try next, in a few sentences.
+
+        `further` is the last option to try, and `others` says what became of runs like it.
+        """
         ended = f" ({self.message})" if self.message else ""
         what = f"learning rate{'s' * (len(rates) > 1)} {_listed(rates)}"
-        said = [f"it was trained for {self.step:,} of the paper's {self.steps:,} steps{ended} with {what}."]
+        said = [f"it was trained for {self.step:,} of {self.whose} {self.steps:,} steps{ended} with {what}."]
         if self.loss == self.loss:
-            moves = "was still falling" if self.falling else "was" if self.before != self.before else "no longer fell"
-            from_ = f" from {self.before:.2f}" if self.before == self.before else ""
-            said.append(f"Its training loss {moves}{from_}: {self.loss:.2f}, {self.level}.")
-        return " ".join([*said, *filter(None, [others]), self._next(rates, width)])
+            moved = f"{'was still falling' if self.falling else 'no longer fell'} (from {self.before:.2f}) and was"
+            moves = moved if self.before == self.before else "was"
+            said.append(f"Its training loss {moves} {self.loss:.2f}, {self.level}.")
+        return " ".join([*said, *filter(None, [others]), self._next(rates, further)])
 
-    def _next(self, rates: Sequence[float], width: int) -> str:
+    def _next(self, rates: Sequence[float], further: str) -> str:
         if self.short:
-            return "Train it for the paper's steps before you conclude anything."
+            return "That is too short to conclude anything; train it to the last step."
         untried = [rate for rate in LADDER if rate not in rates]
         tries = [f"--lr {','.join(say('lr', rate) for rate in untried)}"] if untried else []
         if self.falling and self.message:
             tries.insert(0, "--set early=false (train to the last step)")
-        return f"To try next: {', '.join([*tries, f'--widths {2 * width}'])}."
+        return f"To try next: {', '.join([*tries, further])}."
 
 
 def learning(
-    row: Mapping[str, Any], history: Sequence[Mapping[str, Any]], task: Task, chance: float, steps: int
-) -> Learning:
-    """The learning of a run: its row of table `runs` and of `history`; `steps` are those of the paper's runs."""
+    row: Mapping[str, Any], history: Sequence[Mapping[str, Any]], task: Task, chance: float, steps: int,
+    whose: str = "the paper's",
+) -> Learning:  # fmt: skip
+    """The learning of a run: its row of table `runs` and its history; `steps` are those that such a run usually has."""
     step = int(row["step"] or 0)
     loss, before = (_between(history, 1 - (n + 1) / 10, 1 - n / 10, step) for n in range(2))
     steps_of_run = int(row["steps"] or 0)
     message = str(row.get("message") or "") if step < steps_of_run else ""
     guessed = bool(message) and step < SETTLES_FROM * steps_of_run
-    return Learning(step, steps, loss, before, plateau(loss, guesses(task, chance)), message, guessed)
+    return Learning(step, steps, loss, before, plateau(loss, guesses(task, chance)), message, guessed, whose)
 
 
 def guesses(task: Task, chance: float) -> dict[str, float]:
@@ -84,7 +89,7 @@ def guesses(task: Task, chance: float) -> dict[str, float]:
     values = getattr(task.options, "values", None)
     if isinstance(values, int):
         found["any value"] = math.log(values)
-        if 0 < chance < 1:
+        if 0 < chance < 1 and getattr(task.options, "queries", 1) == 1:  # later answers can exclude values
             found[IN_DOCUMENT] = -math.log(chance)
     return found
 

@@ -106,7 +106,7 @@ class Placing:
             return []
         if row["verdict"] == "not_learnt" or learnt.short:
             others = after_guessing(self.task, self.width) if learnt.guessed and not learnt.short else ""
-            return [f"On {self.noun}, {learnt.describe(self.rates[mixer], self.width, others)}"]
+            return [f"On {self.noun}, {learnt.describe(self.rates[mixer], f'--widths {2 * self.width}', others)}"]
         return [f"On {self.noun}, its run {learnt.message}."] if learnt.message else []
 
     def spread(self) -> str:
