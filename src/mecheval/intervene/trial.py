@@ -15,6 +15,7 @@ from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import run_edits
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, stores_alone, value_first
+from mecheval.intervene.names import distinct, meet
 from mecheval.intervene.others import other_queries, other_values
 from mecheval.intervene.places import named_between, positions
 from mecheval.intervene.reading import Observed, answer_likelihood, read
@@ -74,7 +75,7 @@ class Trial:
         self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
         self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
         self.where = positions(clean, [*self.kinds, "body"])
-        self.named = _distinct(named_between(clean))
+        self.named = distinct(named_between(clean))
         others = positions(clean, ["others", RANDOM], seed)
         self.where |= self.named | {role: at for role, at in others.items() if (at != NOWHERE).any()}
         self.roles = [role for role in self.where if role not in (*self.kinds, "body")]
@@ -274,7 +275,7 @@ class Trial:
                 at = self.named[role]
                 free = has_role(at)
                 for other in taken:
-                    free = free & ~_meet(at, other)
+                    free = free & ~meet(at, other)
                 taken.append(at)
                 counts = free.cpu().numpy()
                 for cell in (Cell(site, role), Cell(site, role, "key", "destroy")):
@@ -351,19 +352,3 @@ class Trial:
 
         together = [[(part, role) for part in self._parts(site)] for site, role in cells]
         return run_edits(self.model, base, edits, together, where, self.budget, known=known)[1]
-
-
-def _meet(one: Tensor, other: Tensor) -> Tensor:
-    """(n,) whether two roles have a position in common, of one position (n,) or several (n, m) each."""
-    first, second = (at.view(len(at), -1) for at in (one, other))
-    return ((first[:, :, None] == second[:, None]) & (first != NOWHERE)[:, :, None]).flatten(1).any(1)
-
-
-def _distinct(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The names that some document has at a position of its own: `key+1` is no name where the value is always there."""
-    kept: dict[str, Tensor] = {}
-    for role, at in named.items():
-        if any(bool(_meet(at, other)[has_role(at)].all()) for other in kept.values()):
-            continue  # also one that no document has
-        kept[role] = at
-    return {role: at for role, at in kept.items() if bool(has_role(at).any())}
