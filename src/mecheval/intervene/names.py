@@ -1,4 +1,4 @@
-"""Names of positions, of which one position may have several."""
+"""Names of positions, of which one position may have several, and their order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from mecheval.types import NOWHERE, has_role
+from mecheval.types import NOWHERE, Batch, first_of, has_role
 
 
 def meet(one: Tensor, other: Tensor) -> Tensor:
@@ -23,3 +23,12 @@ def distinct(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue  # also one that no document has
         kept[role] = at
     return {role: at for role, at in kept.items() if bool(has_role(at).any())}
+
+
+def value_comes_first(clean: Batch) -> bool:
+    """Whether the value stands before the key in most documents, as in reverse recall."""
+    meaning = clean.meaning
+    if meaning.value is None:
+        return False
+    before = first_of(clean.roles[meaning.value]) < first_of(clean.roles[meaning.key])
+    return float(before.double().mean()) > 0.5

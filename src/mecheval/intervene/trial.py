@@ -15,7 +15,7 @@ from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import run_edits
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, stores_alone, value_first
-from mecheval.intervene.names import distinct, meet
+from mecheval.intervene.names import distinct, meet, value_comes_first
 from mecheval.intervene.others import other_queries, other_values
 from mecheval.intervene.places import named_between, positions
 from mecheval.intervene.reading import Observed, answer_likelihood, read
@@ -23,7 +23,7 @@ from mecheval.intervene.readings import Readings
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import NOWHERE, RANDOM, Batch, first_of, has_role
+from mecheval.types import NOWHERE, RANDOM, Batch, has_role
 
 Floats = NDArray[np.float64]
 FEW, MOST_OPERATIONS = 64, 400
@@ -31,8 +31,7 @@ FEW, MOST_OPERATIONS = 64, 400
 WORTH_NAMING = 0.1
 """Smallest share of what is lost that must be lost in the documents of a name, for the name to count."""
 WORTH_SAYING = 0.05
-"""Smallest share of a single position that a sentence mentions. Where the positions between key and query restore less
-together, single ones are not asked."""
+"""Smallest share of one position that is mentioned; where all between key and query restore less, none is asked."""
 TOGETHER = "mixer.convs"
 """The part of a block that stands for all short convolutions of its layer, replaced at once."""
 AHEAD = 1e-3
@@ -82,11 +81,9 @@ class Trial:
         self.batches = {"": clean, "key": corrupted}
         if (other := other_values(clean)) is not None:
             self.batches["value"] = other
-        meaning, self.meetings = clean.meaning, [KEY_FIRST]
-        if meaning.value is not None and other is not None:
-            before = first_of(clean.roles[meaning.value]) < first_of(clean.roles[meaning.key])
-            if float(before.double().mean()) > 0.5:
-                self.meetings.insert(0, value_first(meaning))
+        self.meetings = [KEY_FIRST]
+        if other is not None and value_comes_first(clean):
+            self.meetings.insert(0, value_first(clean.meaning))
         self.ahead: int | None = None  # the first layer whose input depends on later tokens
         self.readings = Readings(model, self.batches, self.slices, at_once, budget)
         answered = self.readings.answered(list(self.batches))
@@ -160,8 +157,7 @@ class Trial:
 
     def _met(self, site: str) -> float:
         """The largest share that is restored by what meets at a site inside a layer."""
-        cells = (Cell(str(site), *meeting) for meeting in self.meetings)
-        return float(np.fmax.reduce([self._share(cell) for cell in cells]))
+        return float(np.fmax.reduce([self._share(Cell(str(site), *meeting)) for meeting in self.meetings]))
 
     def _convolutions(self, sites: Sequence[str], rule: Rule) -> Site | None:
         """A layer's short convolutions together, if they are enough; those of keys and values may share the work."""
