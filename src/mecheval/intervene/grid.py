@@ -14,7 +14,7 @@ n documents, L tokens, D width, R rows of a stack: documents, each with one edit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mecheval.intervene.edits import Edit, Intervention, Take, patch, put
+from mecheval.intervene.edits import Edit, Intervention, Take, at_positions, patch, put
 from mecheval.intervene.places import Listener, listening, place
 from mecheval.intervene.reading import Measure, Observed, Positions, answer_likelihood, likelihood, read
 from mecheval.model import LM
@@ -96,6 +96,7 @@ class Edited(NamedTuple):
     places: Tensor  # (n,) or (n, m)
     values: Tensor  # (n, ...) or (n, m, ...); for a state (n, L, D)
     rows: Tensor  # (n,) bool
+    mixed: bool  # whether the values are those of a mixer's output, with the block's input added
 
 
 @dataclass(frozen=True)
@@ -133,14 +134,14 @@ def run_cells(
     edited = unedited.expand(len(cells), n).clone()
     settled = lm.settled()
     every = {cell for together in cells for cell in together}
-    parts = {cell: _edited(lm, cell, edits(*cell), values, where, at, settled) for cell in every}
+    parts = {cell: _edited(lm, cell, edits(*cell), values, where, at, settled, inputs) for cell in every}
     jobs: dict[tuple[object, ...], Joint] = {}
     for c, together in enumerate(cells):
         edited[c, ~_have_all(together, where)] = torch.nan
         active = tuple(part for cell in together if (part := parts[cell]) is not None)
         if active:  # otherwise the result is exactly that without an edit
             rows = torch.stack([part.rows for part in active]).any(0) & _have_all(together, where).to(at.device)
-            same = tuple((part.site, part.places.data_ptr()) for part in active)
+            same = tuple((part.site, part.places.data_ptr(), part.mixed) for part in active)
             jobs.setdefault(same, Joint(active, rows.nonzero()[:, 0], [])).cells.append(c)
     most = max(n, budget // document_bytes(lm, length))
     for group in sorted({job.group for job in jobs.values()}):
@@ -166,7 +167,7 @@ def _stacks(jobs: Sequence[Joint], most: int) -> Iterator[list[Joint]]:
 
 def _edited(
     lm: LM, cell: Cell, edit: Edit, values: dict[str, dict[str, Tensor]], where: Positions, at: Tensor,
-    settled: set[str],
+    settled: set[str], inputs: Mapping[int, Tensor],
 ) -> Edited | None:  # fmt: skip
     """The values of an edit and their places; None if it cannot change the answer."""
     asked, role = cell
@@ -181,10 +182,13 @@ def _edited(
     if not rows.any():
         return None
     if site.kind == "state":
-        return Edited(site, places, new, rows)
+        return Edited(site, places, new, rows, False)
+    mixed = inner == "mixer.output" and lm.ends_with_mixer(block)
+    if mixed:  # the same at the output, after which there is less to do
+        new, inner = at_positions(inputs[block], 1, places) + new.to(old), "output"
     if inner == "output" and block + 1 < lm.n_layers:  # the same tensor, but with less to compute after it
         block, inner = block + 1, "input"
-    return Edited(Site(block, inner), places, new.to(old), rows)
+    return Edited(Site(block, inner), places, new.to(old), rows, mixed)
 
 
 def _run_stack(
@@ -196,7 +200,7 @@ def _run_stack(
     first = 0
     for job in jobs:
         last = first + len(job.rows)
-        for site, places, values, _ in job.parts:
+        for site, places, values, *_ in job.parts:
             if group[1] == "input":  # without a listener, the last block computes only what the answer needs
                 put(stacked[first:last], 1, places[job.rows], values[job.rows])
             else:

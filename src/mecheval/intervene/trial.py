@@ -15,6 +15,7 @@ from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.grid import run_edits
 from mecheval.intervene.inside import Operation, operations, replaced, values_of
 from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, stores_alone, value_first
+from mecheval.intervene.names import distinct, meet, value_comes_first
 from mecheval.intervene.others import other_queries, other_values
 from mecheval.intervene.places import named_between, positions
 from mecheval.intervene.reading import Observed, answer_likelihood, read
@@ -22,7 +23,7 @@ from mecheval.intervene.readings import Readings
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.sites import Site
-from mecheval.types import NOWHERE, RANDOM, Batch, first_of, has_role
+from mecheval.types import NOWHERE, RANDOM, Batch, has_role
 
 Floats = NDArray[np.float64]
 FEW, MOST_OPERATIONS = 64, 400
@@ -30,8 +31,7 @@ FEW, MOST_OPERATIONS = 64, 400
 WORTH_NAMING = 0.1
 """Smallest share of what is lost that must be lost in the documents of a name, for the name to count."""
 WORTH_SAYING = 0.05
-"""Smallest share of a single position that a sentence mentions. Where the positions between key and query restore less
-together, single ones are not asked."""
+"""Smallest share of one position that is mentioned; where all between key and query restore less, none is asked."""
 TOGETHER = "mixer.convs"
 """The part of a block that stands for all short convolutions of its layer, replaced at once."""
 AHEAD = 1e-3
@@ -74,18 +74,16 @@ class Trial:
         self.slices = [slice(first, first + at_once) for first in range(0, len(clean), at_once)]
         self.kinds, self.query = clean.meaning.kinds, clean.meaning.query
         self.where = positions(clean, [*self.kinds, "body"])
-        self.named = _distinct(named_between(clean))
+        self.named = distinct(named_between(clean))
         others = positions(clean, ["others", RANDOM], seed)
         self.where |= self.named | {role: at for role, at in others.items() if (at != NOWHERE).any()}
         self.roles = [role for role in self.where if role not in (*self.kinds, "body")]
         self.batches = {"": clean, "key": corrupted}
         if (other := other_values(clean)) is not None:
             self.batches["value"] = other
-        meaning, self.meetings = clean.meaning, [KEY_FIRST]
-        if meaning.value is not None and other is not None:
-            before = first_of(clean.roles[meaning.value]) < first_of(clean.roles[meaning.key])
-            if float(before.double().mean()) > 0.5:
-                self.meetings.insert(0, value_first(meaning))
+        self.meetings = [KEY_FIRST]
+        if other is not None and value_comes_first(clean):
+            self.meetings.insert(0, value_first(clean.meaning))
         self.ahead: int | None = None  # the first layer whose input depends on later tokens
         self.readings = Readings(model, self.batches, self.slices, at_once, budget)
         answered = self.readings.answered(list(self.batches))
@@ -159,8 +157,7 @@ class Trial:
 
     def _met(self, site: str) -> float:
         """The largest share that is restored by what meets at a site inside a layer."""
-        cells = (Cell(str(site), *meeting) for meeting in self.meetings)
-        return float(np.fmax.reduce([self._share(cell) for cell in cells]))
+        return float(np.fmax.reduce([self._share(Cell(str(site), *meeting)) for meeting in self.meetings]))
 
     def _convolutions(self, sites: Sequence[str], rule: Rule) -> Site | None:
         """A layer's short convolutions together, if they are enough; those of keys and values may share the work."""
@@ -274,7 +271,7 @@ class Trial:
                 at = self.named[role]
                 free = has_role(at)
                 for other in taken:
-                    free = free & ~_meet(at, other)
+                    free = free & ~meet(at, other)
                 taken.append(at)
                 counts = free.cpu().numpy()
                 for cell in (Cell(site, role), Cell(site, role, "key", "destroy")):
@@ -351,19 +348,3 @@ class Trial:
 
         together = [[(part, role) for part in self._parts(site)] for site, role in cells]
         return run_edits(self.model, base, edits, together, where, self.budget, known=known)[1]
-
-
-def _meet(one: Tensor, other: Tensor) -> Tensor:
-    """(n,) whether two roles have a position in common, of one position (n,) or several (n, m) each."""
-    first, second = (at.view(len(at), -1) for at in (one, other))
-    return ((first[:, :, None] == second[:, None]) & (first != NOWHERE)[:, :, None]).flatten(1).any(1)
-
-
-def _distinct(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The names that some document has at a position of its own: `key+1` is no name where the value is always there."""
-    kept: dict[str, Tensor] = {}
-    for role, at in named.items():
-        if any(bool(_meet(at, other)[has_role(at)].all()) for other in kept.values()):
-            continue  # also one that no document has
-        kept[role] = at
-    return {role: at for role, at in kept.items() if bool(has_role(at).any())}

@@ -107,6 +107,11 @@ class Block(nn.Module):
         """Whether it takes documents end to end; inherited by no mixer, because it may look back in its own way."""
         return bool(vars(type(self.mixer)).get("ragged")) and all(tap.listener is None for tap in self._taps.values())
 
+    @property
+    def ends_with_mixer(self) -> bool:
+        """Whether its output is its input plus the mixer's output, and nothing more."""
+        return not self.has_mlp and not self._mixes_late
+
     def taps(self) -> dict[str, Tap]:
         """Name -> tap, in the order in which they happen: the block's own around those inside the mixer."""
         return self._taps

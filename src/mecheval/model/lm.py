@@ -244,6 +244,10 @@ class LM(nn.Module):
         """The sites of the last block after which nothing moves between positions any more."""
         return self._blocks()[-1].settled()
 
+    def ends_with_mixer(self, block: int) -> bool:
+        """Whether the output of a block is its input plus its mixer's output, and nothing more."""
+        return self._blocks()[block].ends_with_mixer
+
     @property
     def n_parameters(self) -> int:
         """The number of trainable parameters; the tied embedding counts once."""
