@@ -28,7 +28,7 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 def check_compiled() -> None:
     """Raise an error if kernels run as plain Python, which gives other last digits than those that a run's id means."""
-    if numba.config.DISABLE_JIT:
+    if vars(numba.config)["DISABLE_JIT"]:
         raise UserError("NUMBA_DISABLE_JIT is set: runs would be very slow and have other bytes; unset it to train.")
 
 
@@ -55,7 +55,7 @@ def _compile(function: F, **options: Any) -> F:
     return cast(F, compiled)
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(FunctionCache):
     """Numba's cache on disk, without what can go wrong with it: a kernel is rather compiled again.
 
     Numba only notices changes of the kernel's own file, not of the kernels and constants that were compiled into it
@@ -71,7 +71,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
             super().save_overload(sig, data)
 
 
-class _Files(IndexDataCacheFile):  # type: ignore[misc]
+class _Files(IndexDataCacheFile):
     """A cache's index and data files. A damaged or emptied file counts as missing, and is written again.
 
     Machine code has a checksum, because one wrong bit would give wrong numbers, and names what it was compiled from,
@@ -111,7 +111,7 @@ def _sources(function: Callable[..., object]) -> set[tuple[str, ...]]:
 
     A kernel that is defined below its caller is missing from the caller's globals, but it is then in the same file.
     """
-    found = {(name, repr(getattr(numba.config, name, None))) for name in SETTINGS}
+    found: set[tuple[str, ...]] = {(name, repr(getattr(numba.config, name, None))) for name in SETTINGS}
     functions = [function]
     for caller in functions:  # the list grows by the functions that are called
         file = Path(caller.__code__.co_filename).stat()

@@ -145,10 +145,12 @@ def test_two_commands_on_one_file_lose_no_row(calls: list[tuple[str, int]], tmp_
     before = path.read_bytes()
     cost._keep(path, rows[0])  # what is there keeps its bytes and its place
     assert path.read_bytes() == before
-    children = [
-        in_child(lambda n=n: [cost._keep(path, rows[0] | {"length": 10_000 + 3 * i + n}) for i in range(20)])  # type: ignore[misc]
-        for n in range(3)
-    ]
+
+    def keep(first: int) -> None:
+        for length in range(first, first + 20):
+            cost._keep(path, rows[0] | {"length": length})
+
+    children = [in_child(lambda first=first: keep(first)) for first in (9000, 9100, 9200)]  # type: ignore[misc]
     assert [outcome(child) for child in children] == [0] * 3
     assert len(cost.rows_in(path)) == len(rows) + 60
     assert [each.name for each in tmp_path.iterdir()] == ["cost.csv"]

@@ -168,7 +168,7 @@ def export(folder: RunFolder, to: str | Path | None = None, state: str = "last")
     weights, _ = state_weights(folder, state)
     config = run_config_of(folder)
     to = Path(to) if to is not None else Path(f"{config.task.name}-{config.mixer.name.replace('*', 'x')}-{folder.id}")
-    files = {
+    files: dict[str, str | bytes] = {
         "model.safetensors": weights, "config.yaml": config.to_yaml(), "README.md": card(folder, config, state),
     }  # fmt: skip
     *first, last = files

@@ -85,7 +85,7 @@ def explain(error: Exception) -> int:
         return 141
     if isinstance(error, OutputFails):
         discard_output()
-        complain(error.strerror)
+        complain(str(error.strerror))
         return MISTAKE
     if not hasattr(error, "format_message"):
         raise error
