@@ -15,6 +15,7 @@ from mecheval.analysis.runs import probe
 from mecheval.analysis.weights import weights_file
 from mecheval.cli import drawings  # noqa: F401 (it adds its commands)
 from mecheval.errors import UserError
+from mecheval.figures import vegalite
 from mecheval.figures.by_mechanism import mechanism_rows
 from mecheval.figures.reads import reads as reads_figure
 from mecheval.model.handmade import handmade
@@ -263,3 +264,13 @@ def test_a_store_without_verdicts(command: Command, tmp_path: Path) -> None:
     assert (code, err) == (
         2, f"mecheval: no run of task 'ar' in {tmp_path} has a verdict on test; `mecheval intervene RUN` makes one.\n"
     )  # fmt: skip
+
+
+def test_a_missing_renderer_is_told_before_anything_is_computed(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(vegalite, "find_spec", lambda name: None)
+    said = "mecheval: figures and reports need vl-convert; `pip install vl-convert-python`.\n"
+    for words in (["study", "ar"], ["quickstart"], ["draw", "mechanisms"]):
+        assert command(*words, "--store", str(tmp_path)) == (2, "", said)
+    assert list(tmp_path.iterdir()) == []

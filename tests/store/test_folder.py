@@ -108,7 +108,8 @@ def test_a_run_that_goes_while_it_is_held_is_told_and_not_begun_again(folder: Ru
         folder.set_status(status="running")
         folder.path.rename(moved.path)
         writes: list[Callable[[], None]] = [folder.check_here, lambda: folder.set_status(step=1)]
-        for write in (*writes, lambda: folder.write("history", HISTORY)):
+        writes += [lambda: folder.write("history", HISTORY)]
+        for write in writes:
             with pytest.raises(StoreError, match=f"run {ID} was moved or removed meanwhile: it is no longer at"):
                 write()  # type: ignore[no-untyped-call]
         assert moved.status()["status"] == "running"

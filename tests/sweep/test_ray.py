@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from mecheval.store import RunFolder, Store, StoreError, location
 from mecheval.sweep import pending, ray_join
 from mecheval.sweep.job import Event, Job, work
 from mecheval.sweep.ray_engine import RayEngine, fits
+from mecheval.sweep.ray_guard import processes
 from training.runs import left_over, published, tiny
 
 pytest.importorskip("ray", reason="Ray is not installed; pip install 'mecheval[ray]' to test its engine, too")
@@ -228,6 +230,53 @@ def test_a_run_that_fails_is_not_tried_again(
     assert "nonsense" in ends[bad.run].message
     assert sum(event.kind == "begin" and event.run == bad.run for event in heard) == 1
     assert results(Store(tmp_path), jobs) == some(expected, jobs)
+
+
+PRIVATE = """
+import os, signal, sys, threading
+from mecheval.errors import UserError
+from mecheval.sweep import Job
+from mecheval.sweep.ray_engine import RayEngine
+from mecheval.sweep.ray_guard import processes
+from training.runs import tiny
+
+engine = RayEngine(None)
+from ray._private.worker import _global_node as node
+print(node.session_name, flush=True)
+
+def hear(event):
+    if event.kind == "step":
+        if sys.argv[2] == "head":
+            [head] = [each.process for each in node.all_processes["gcs_server"]]
+            head.kill()
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+try:
+    engine.run([Job(tiny(steps=10**6, every=10**5))], sys.argv[1], hear)
+except UserError as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("dies", ["head", "driver"])
+def test_a_private_ray_ends_with_its_head_or_its_driver(dies: str, tmp_path: Path) -> None:
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRIVATE, str(tmp_path), dies],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=path,
+    )  # fmt: skip
+    out, err = process.communicate(timeout=120)
+    session, *said = out.splitlines()
+    assert process.returncode == (2 if dies == "head" else -signal.SIGKILL)
+    if dies == "head":
+        assert err == ""
+        [line] = said
+        assert re.fullmatch(r"the head of the Ray cluster at .* is gone; finished runs .* same command again\.", line)
+    until = time.monotonic() + 20  # two seconds where nothing else computes; Ray's agents alone would take a minute
+    while processes(session):
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def test_a_worker_that_always_dies_is_given_up(tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,7 @@ def study(
     """Train, intervene, choose learning rates and draw a whole figure of the paper. Run it again to resume."""
     kind = format_of(latex=latex, markdown=markdown, csv=csv, json=as_json)
     with loading():
+        from mecheval.figures import check_renderer
         from mecheval.store import Published, Store
         from mecheval.store.guard import refuse_links
         from mecheval.store.location import check_writable
@@ -170,6 +171,7 @@ def study(
         _print_status(plans, Published(store), workers, as_json)
         return
     with loading():
+        check_renderer()
         pages = figures or opened.path / "figures"
         if figures is None:
             refuse_links(pages, pages)

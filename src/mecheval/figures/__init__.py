@@ -14,15 +14,16 @@ from mecheval.figures.matrix import accuracy, depth, holdout, panels
 from mecheval.figures.points import calibration, capacity, shares
 from mecheval.figures.reads import inside
 from mecheval.figures.states import states
-from mecheval.figures.vegalite import SCALE, Chart, html
+from mecheval.figures.vegalite import SCALE, Chart, check_renderer, html
 from mecheval.files import check_output, write_output
 from mecheval.store import Store
 from mecheval.store.store import snapshot_of
 from mecheval.studies import StudyTable
 
 __all__ = [
-    "SCALE", "Chart", "accuracy", "calibration", "capacity", "check_suffix", "convergence", "curves", "depth",
-    "draw", "faithfulness", "heatmap", "holdout", "inside", "panels", "save", "shares", "states", "study_charts",
+    "SCALE", "Chart", "accuracy", "calibration", "capacity", "check_renderer", "check_suffix", "convergence", "curves",
+    "depth", "draw", "faithfulness", "heatmap", "holdout", "inside", "panels", "save", "shares", "states",
+    "study_charts",
 ]  # fmt: skip
 
 FIGURES = {
@@ -64,6 +65,8 @@ def check_suffix(path: str | Path) -> str:
     if suffix not in SUFFIXES:
         raise UserError(f"cannot write a figure as {Path(path).name!r}; choose {', '.join(SUFFIXES)} at the end.")
     check_output(path)
+    if suffix != ".json":
+        check_renderer()
     return suffix
 
 

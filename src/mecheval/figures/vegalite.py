@@ -9,12 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from importlib import metadata
-from importlib.util import cache_from_source
+from importlib import import_module, metadata
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
+from mecheval.errors import UserError
 from mecheval.files import sha256, write_atomic
 
 if TYPE_CHECKING:  # slow to import
@@ -135,24 +137,18 @@ class Chart:
 
         The renderer measures text in a font as wide as Arial: in a wider one, texts at the edges would be clipped.
         """
-        import vl_convert
-
-        drawn: str = vl_convert.vegalite_to_svg(self.to_json(None), vl_version=version())
+        drawn: str = renderer().vegalite_to_svg(self.to_json(None), vl_version=version())
         drawn = drawn.replace('font-family="sans-serif"', f'font-family="{FONTS}"')
         return drawn.replace("<svg ", f"<svg aria-label={quoteattr(self.description)} ", 1)
 
     def png(self, scale: float = SCALE) -> bytes:
         """The chart as PNG, `scale` times its size."""
-        import vl_convert
-
-        drawn: bytes = vl_convert.vegalite_to_png(self.to_json(None), vl_version=version(), scale=scale)
+        drawn: bytes = renderer().vegalite_to_png(self.to_json(None), vl_version=version(), scale=scale)
         return drawn
 
     def pdf(self) -> bytes:
         """The chart as PDF, with text as text, for papers."""
-        import vl_convert
-
-        drawn: bytes = vl_convert.vegalite_to_pdf(self.to_json(None), vl_version=version())
+        drawn: bytes = renderer().vegalite_to_pdf(self.to_json(None), vl_version=version())
         return drawn
 
     def save(self, path: str | Path) -> None:
@@ -167,12 +163,22 @@ class Chart:
         return {kind: self.spec, "image/png": self.png(), "text/plain": self.description}
 
 
+def check_renderer() -> None:
+    """Raise an error if vl-convert, which only saved figures and pages need, is missing; call it before computing."""
+    if find_spec("vl_convert") is None:
+        raise UserError("figures and reports need vl-convert; `pip install vl-convert-python`.")
+
+
+def renderer() -> ModuleType:
+    """The package vl-convert, which is large, and loaded where something is drawn."""
+    check_renderer()
+    return import_module("vl_convert")
+
+
 @cache
 def version() -> str | None:
     """`VERSION` where the renderer knows it, or else None, which stands for its newest."""
-    import vl_convert
-
-    return VERSION if VERSION in vl_convert.get_vegalite_versions() else None
+    return VERSION if VERSION in renderer().get_vegalite_versions() else None
 
 
 def field(shorthand: str, **options: Any) -> Spec:
@@ -304,13 +310,11 @@ def bundle() -> str:
 
     Bundling takes two seconds, so the result is kept beside the compiled code of this module where possible.
     """
-    import vl_convert
-
-    made_of = sha256(f"{metadata.version('vl-convert-python')} {version()} {VEGA}".encode())
+    made_of = sha256(f"{version()} {metadata.version('vl-convert-python')} {VEGA}".encode())
     kept = Path(cache_from_source(__file__)).with_name(f"vega-{made_of[:16]}.js")
     with suppress(OSError, UnicodeError):
         return kept.read_text(encoding="utf-8")
-    script: str = vl_convert.javascript_bundle(VEGA, vl_version=version()).replace("</script", "<\\/script")
+    script: str = renderer().javascript_bundle(VEGA, vl_version=version()).replace("</script", "<\\/script")
     with suppress(OSError):
         write_atomic(kept, script)
     return script

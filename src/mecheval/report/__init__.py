@@ -24,6 +24,9 @@ def check_page(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot write a report as {str(path)!r}; choose {' or '.join(SUFFIXES)} at the end.")
+    from mecheval.figures.vegalite import check_renderer
+
+    check_renderer()
     return check_output(path)
 
 

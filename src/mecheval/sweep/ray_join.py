@@ -160,10 +160,11 @@ def answers(address: str) -> bool:
 
 def _guard() -> subprocess.Popen[bytes]:
     """A program that ends what is left of a private Ray as soon as this process is gone, even by a kill."""
-    from ray._private.worker import _global_node
+    from ray._private import worker
 
+    own: Any = worker._global_node  # that this process has just started
     program = Path(__file__).with_name("ray_guard.py")
-    command = [sys.executable, "-I", "-S", str(program), _global_node.session_name]
+    command = [sys.executable, "-I", "-S", str(program), own.session_name]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
