@@ -111,7 +111,7 @@ def test_a_run_that_goes_while_it_is_held_is_told_and_not_begun_again(folder: Ru
         writes += [lambda: folder.write("history", HISTORY)]
         for write in writes:
             with pytest.raises(StoreError, match=f"run {ID} was moved or removed meanwhile: it is no longer at"):
-                write()  # type: ignore[no-untyped-call]
+                write()
         assert moved.status()["status"] == "running"
         RunFolder(folder.path).path.mkdir()  # another process begins it anew
         with pytest.raises(StoreError, match="was moved or removed"):
