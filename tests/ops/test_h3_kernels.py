@@ -82,8 +82,9 @@ def test_the_diagonal_reference_is_as_precise_in_single_precision(length: int) -
     assert (found[0] - exact[0]).abs().max() <= EPS * exact[0].abs().max()  # rounded once, at the end
 
 
-@pytest.mark.parametrize(("heads", "width"), [(3, 1), (5, 2), (40, 2), (2, 3)])
+@pytest.mark.parametrize(("heads", "width"), [(3, 1), (5, 2), (40, 2), (2, 3), (20, 3), (1, 40)])
 def test_mix_is_reference(heads: int, width: int) -> None:
+    """Also where a head begins in one block of lanes and ends in the next."""
     for length in (*LENGTHS, LONG) if heads < LANES else LENGTHS:  # the Fourier path knows no lanes
         assert_agree(h3_mix, h3_mix_reference, mix_inputs(2, length, heads, width))
 

@@ -56,3 +56,10 @@ def test_alone_and_without_contiguity() -> None:
         return unit_silu(x).sum(1)
 
     assert_close(gradients(spread, [turned]), gradients(spread, [x]))
+
+
+def test_a_gradient_is_not_differentiated_again_unnoticed() -> None:
+    x = random(8, 16, seed=1).requires_grad_()
+    [dx] = torch.autograd.grad((unit_silu(x) ** 2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
