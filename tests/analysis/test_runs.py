@@ -10,7 +10,7 @@ import mecheval as me
 from mecheval.analysis.runs import Measured, beside, documents, judge, kept_evidence, load_run, probe
 from mecheval.errors import UserError
 from mecheval.intervene import Rule, Verdict, interchange
-from mecheval.intervene.mechanism import Finding
+from mecheval.intervene.finding import Finding
 from mecheval.store import Store
 from mecheval.training import Interrupted, train
 from training.runs import Recorder, SignalAt, published, tiny

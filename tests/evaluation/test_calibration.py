@@ -13,8 +13,8 @@ from mecheval.errors import UserError
 from mecheval.evaluation import calibration
 from mecheval.evaluation.calibration import Group, Judged, calibrate, counted, groups, judgements
 from mecheval.evaluation.known import INDUCTION, MECHANISMS, Known
+from mecheval.intervene.finding import Finding
 from mecheval.intervene.intervals import mean_interval
-from mecheval.intervene.mechanism import Finding
 from mecheval.tasks import build_task
 
 

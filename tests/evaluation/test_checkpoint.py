@@ -16,7 +16,7 @@ from lazily import transformers
 from mecheval.errors import UserError
 from mecheval.evaluation.layers import sites_of
 from mecheval.evaluation.trained import checkpoint_task, load_checkpoint
-from mecheval.intervene.places import Answering
+from mecheval.intervene.answering import Answering
 from mecheval.tasks import Task, build_task
 
 TASK: dict[str, Any] = {"pairs": 4, "keys": 12, "values": 12}

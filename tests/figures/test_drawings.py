@@ -32,7 +32,7 @@ from mecheval.figures.mechanisms import (
     way,
 )
 from mecheval.intervene.explain import Answer, Explanation, Patched
-from mecheval.intervene.mechanism import Finding
+from mecheval.intervene.finding import Finding
 from mecheval.sites import Site
 from mecheval.tasks import ATR, build_task
 from places import site as place

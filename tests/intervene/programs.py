@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import mecheval as me
 from mecheval.evaluation.layers import sites_of
 from mecheval.intervene import Verdict
-from mecheval.intervene.places import Answering
+from mecheval.intervene.answering import Answering
 
 SLOTS = ("token", "position", "before", "a", "b", "c", "answer")
 SURE = 12.0

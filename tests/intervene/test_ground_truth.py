@@ -11,7 +11,7 @@ import mecheval as me
 from mecheval.errors import UserError
 from mecheval.evaluation.known import GUESSERS, MECHANISMS, Known
 from mecheval.intervene import Rule, Verdict
-from mecheval.intervene.mechanism import Finding
+from mecheval.intervene.finding import Finding
 from mecheval.model.handmade import handmade
 from mecheval.types import FRAMED
 

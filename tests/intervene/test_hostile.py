@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import mecheval as me
 from intervene.programs import Program, Row, Stream, judged, look, shifted
 from mecheval.intervene import Zero
-from mecheval.intervene.mechanism import Finding
+from mecheval.intervene.finding import Finding
 from mecheval.types import EOS, FIRST_SYMBOL
 
 KEYS = 8

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mecheval as me
+from mecheval.intervene.finding import Finding
 from mecheval.intervene.inside import Axes, _axes
-from mecheval.intervene.mechanism import Finding
 from mecheval.mixers import Attention
 from mecheval.model.handmade import handmade
 from mecheval.model.handmade.heads import Copy, Match, attend, part_of, position_codes, previous_token_head

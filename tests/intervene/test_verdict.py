@@ -9,7 +9,8 @@ import pytest
 
 from mecheval.errors import UserError
 from mecheval.intervene import Depths, Evidence, Rule, Verdict, verdict
-from mecheval.intervene.mechanism import Cell, Finding, depths_of, judge
+from mecheval.intervene.finding import Finding
+from mecheval.intervene.mechanism import Cell, depths_of, judge
 from mecheval.intervene.packed import packed, unpacked
 from mecheval.sites import Kind, Site
 from mecheval.types import FRAMED

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 import torch
 
-from mecheval.config.run import Schedule
+from mecheval.config.sections import Schedule
 from mecheval.training.state import rate
 
 

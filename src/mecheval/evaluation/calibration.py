@@ -27,8 +27,9 @@ from mecheval.analysis.runs import alone
 from mecheval.errors import UnknownName, UserError, shown
 from mecheval.evaluation.known import GUESSERS, MECHANISMS, Known
 from mecheval.intervene import Evidence, evidence
+from mecheval.intervene.finding import NO_NAME, Finding
 from mecheval.intervene.intervals import mean_interval
-from mecheval.intervene.mechanism import NO_NAME, Finding, Rule
+from mecheval.intervene.mechanism import Rule
 from mecheval.intervene.reading import likelihood
 from mecheval.mixers import BUILT_IN
 from mecheval.model import LM

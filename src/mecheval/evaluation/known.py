@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mecheval.intervene.mechanism import Finding
+from mecheval.intervene.finding import Finding
 
 
 class Known(NamedTuple):

@@ -21,8 +21,8 @@ from mecheval.errors import UserError, in_one_line, said
 from mecheval.evaluation.layers import check_sites, sites_of
 from mecheval.evaluation.probe import check_each_alone, is_close, modes_kept, tolerance
 from mecheval.evaluation.result import COLUMNS, Evaluation, summarised, write_page
+from mecheval.intervene.answering import Answering
 from mecheval.intervene.effects import BUDGET_MB, document_slices
-from mecheval.intervene.places import Answering
 from mecheval.model import LM
 from mecheval.report import check_page
 from mecheval.store import DEFAULT_STORE, Store

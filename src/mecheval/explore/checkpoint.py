@@ -13,7 +13,7 @@ from mecheval.errors import UserError
 from mecheval.evaluation.layers import find_layers, inside_layers, sites_of
 from mecheval.evaluation.trained import checkpoint_task, load_checkpoint
 from mecheval.explore.session import Session
-from mecheval.intervene.places import Answering
+from mecheval.intervene.answering import Answering
 
 MOST = 10_000
 """Documents that can be chosen from."""

@@ -17,7 +17,8 @@ from mecheval.errors import UserError
 from mecheval.figures.canvas import INK, PALE, PAPER, QUIET, Canvas, breadth, cut
 from mecheval.figures.heatmap import label
 from mecheval.figures.vegalite import RAMP, Chart
-from mecheval.intervene.mechanism import Finding, Rule
+from mecheval.intervene.finding import Finding
+from mecheval.intervene.mechanism import Rule
 from mecheval.studies.axes import plain
 from mecheval.types import CARRIERS, MISSING
 

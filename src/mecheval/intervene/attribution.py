@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError
+from mecheval.intervene.answering import answering, evaluating
 from mecheval.intervene.edits import at_positions, put
 from mecheval.intervene.effects import (
     BUDGET_MB,
@@ -33,7 +34,7 @@ from mecheval.intervene.effects import (
     summarise,
 )  # fmt: skip
 from mecheval.intervene.grid import Likelihoods
-from mecheval.intervene.places import Listener, Roles, answering, evaluating, listening, place, positions
+from mecheval.intervene.places import Listener, Roles, listening, place, positions
 from mecheval.intervene.reading import MEASURES, Measure, read
 from mecheval.model import LM
 from mecheval.types import NOWHERE, Batch, has_role

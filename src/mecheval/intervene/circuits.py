@@ -26,8 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError, shown
+from mecheval.intervene.answering import answering, evaluating
 from mecheval.intervene.effects import BUDGET_MB, check_same, cut_after_prediction, document_slices
-from mecheval.intervene.places import Listener, Roles, answering, attach_hook, evaluating, listening, positions
+from mecheval.intervene.places import Listener, Roles, attach_hook, listening, positions
 from mecheval.intervene.reading import MEASURES, Measure, likelihood
 from mecheval.model import LM
 from mecheval.ops.queries import take

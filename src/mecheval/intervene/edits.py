@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.intervene.places import Roles, listening, place, positions, uncompiled
+from mecheval.intervene.answering import uncompiled
+from mecheval.intervene.places import Roles, listening, place, positions
 from mecheval.model import LM
 from mecheval.registry import Registry
 from mecheval.types import NOWHERE, Batch

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError
+from mecheval.intervene.answering import Answering, answering, evaluating
 from mecheval.intervene.edits import Edit, Take, edit_of
 from mecheval.intervene.grid import Cell, Likelihoods, document_bytes, run_edits
-from mecheval.intervene.places import STATE, Answering, Roles, answering, evaluating, place, positions
+from mecheval.intervene.places import STATE, Roles, place, positions
 from mecheval.intervene.reading import MIN_GAP, read, right
 from mecheval.model import LM
 from mecheval.sites import Site

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from mecheval.errors import UserError
+from mecheval.intervene.answering import evaluating
 from mecheval.intervene.edits import Intervention, Take, capture, patch
-from mecheval.intervene.places import evaluating, place, positions
+from mecheval.intervene.places import place, positions
 from mecheval.model import LM
 from mecheval.sites import Site
 from mecheval.tasks import Task

@@ -16,18 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mecheval.errors import UserError
-from mecheval.intervene.mechanism import (
-    ASKED,
-    KEY_FIRST,
-    Cell,
-    Depths,
-    Finding,
-    Rule,
-    depths_of,
-    judge,
-    retrieving,
-    route,
-)
+from mecheval.intervene.finding import Finding
+from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Depths, Rule, depths_of, judge, retrieving, route
 from mecheval.intervene.sentences import Verdict
 from mecheval.sites import Site, sites_in
 from mecheval.types import FRAMED

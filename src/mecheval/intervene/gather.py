@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
+from mecheval.intervene.answering import answering, evaluating
 from mecheval.intervene.effects import (
     BUDGET_MB,
     check_same,
@@ -24,8 +25,9 @@ from mecheval.intervene.effects import (
     cut_after_prediction,
     document_slices,
 )
-from mecheval.intervene.mechanism import Cell, Depths, Finding, Rule, depths_of, retrieving, route
-from mecheval.intervene.places import NEAR, answering, evaluating
+from mecheval.intervene.finding import Finding
+from mecheval.intervene.mechanism import Cell, Depths, Rule, depths_of, retrieving, route
+from mecheval.intervene.places import NEAR
 from mecheval.intervene.reading import MIN_GAP, read_each
 from mecheval.intervene.readings import both
 from mecheval.intervene.trial import Trial, change

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mecheval.errors import UserError
+from mecheval.intervene.finding import Finding, words
 from mecheval.intervene.from_rows import judged_from_rows
 from mecheval.intervene.gather import Evidence, evidence
-from mecheval.intervene.mechanism import Cell, Depths, Finding, Rule, Shares, judge, words
+from mecheval.intervene.mechanism import Cell, Depths, Rule, Shares, judge
 from mecheval.intervene.sentences import Numbers, Verdict, ratios
 from mecheval.types import Batch, Meaning
 

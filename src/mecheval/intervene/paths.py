@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UnknownName, UserError
+from mecheval.intervene.answering import answering, evaluating
 from mecheval.intervene.edits import Edit, Intervention, Take, capture, patch
 from mecheval.intervene.effects import (
     BUDGET_MB,
@@ -29,7 +30,7 @@ from mecheval.intervene.effects import (
     summarise,
 )  # fmt: skip
 from mecheval.intervene.grid import Likelihoods, run_edits
-from mecheval.intervene.places import Listener, Roles, answering, evaluating, listening, positions
+from mecheval.intervene.places import Listener, Roles, listening, positions
 from mecheval.intervene.reading import MEASURES, Measure, read
 from mecheval.model import LM
 from mecheval.types import Batch, has_role

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
-from mecheval.intervene.places import evaluating, listening, positions, uncompiled
+from mecheval.intervene.answering import evaluating, uncompiled
+from mecheval.intervene.places import listening, positions
 from mecheval.mixers import Mixer
 from mecheval.model import LM
 from mecheval.types import Batch

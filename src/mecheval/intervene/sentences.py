@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mecheval.intervene.finding import Finding, Label, words
 from mecheval.intervene.gather import Evidence
 from mecheval.intervene.groups import groups
 from mecheval.intervene.intervals import LEVEL, difference_interval, mean_interval, share_interval, surely_above
-from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Finding, Label, Rule, value_first, words
+from mecheval.intervene.mechanism import ASKED, KEY_FIRST, Cell, Rule, value_first
 from mecheval.intervene.trial import TOGETHER, WORTH_SAYING, ratio
 from mecheval.lazy import later
 

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from mecheval.errors import UserError
+from mecheval.intervene.answering import answering
 from mecheval.intervene.edits import Edit, Take
 from mecheval.intervene.effects import BUDGET_MB, before_the_answer, check_same, cut_after_prediction, document_slices
 from mecheval.intervene.grid import Cell, run_edits
-from mecheval.intervene.places import answering, positions
+from mecheval.intervene.places import positions
 from mecheval.intervene.reading import read
 from mecheval.types import Batch
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mecheval.errors import UserError
+from mecheval.intervene.answering import evaluating
 from mecheval.intervene.effects import (
     BUDGET_MB,
     check_same,
@@ -25,7 +26,7 @@ from mecheval.intervene.effects import (
     document_slices,
 )  # fmt: skip
 from mecheval.intervene.grid import document_bytes
-from mecheval.intervene.places import Listener, evaluating, listening, positions
+from mecheval.intervene.places import Listener, listening, positions
 from mecheval.intervene.reading import MIN_GAP, answer_likelihood, likelihood
 from mecheval.model import LM
 from mecheval.types import Batch, first_of, last_of

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mecheval.errors import UserError
+from mecheval.intervene.answering import evaluating
 from mecheval.intervene.edits import at_positions
 from mecheval.intervene.effects import (
     BUDGET_MB,
@@ -31,7 +32,7 @@ from mecheval.intervene.effects import (
 )  # fmt: skip
 from mecheval.intervene.grid import Likelihoods
 from mecheval.intervene.memory import Form, Memory, form_of, run_mixer, seen_by
-from mecheval.intervene.places import STATE, Listener, evaluating, listening, positions
+from mecheval.intervene.places import STATE, Listener, listening, positions
 from mecheval.intervene.reading import answer_likelihood
 from mecheval.intervene.state import Pass, check_layer, one_pass
 from mecheval.model import LM

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mecheval.intervene.finding import NO_NAME
 from mecheval.intervene.intervals import difference_interval, mean_interval
-from mecheval.intervene.mechanism import NO_NAME
 from mecheval.store import Store
 from mecheval.store.bounds import ON_THE_WAY
 from mecheval.store.store import snapshot_of

@@ -15,7 +15,7 @@ from torch import Tensor
 from mecheval import rng
 from mecheval.analysis import Scores
 from mecheval.config import RunConfig
-from mecheval.config.run import Schedule
+from mecheval.config.sections import Schedule
 from mecheval.errors import UserError
 from mecheval.ops.adamw import MOMENTS, AdamW
 from mecheval.tasks import Corpus, Task

@@ -18,7 +18,7 @@ from mecheval.figures.states import HALF, aligned, entered, named, reached, spel
 from mecheval.figures.vegalite import RAMP, WHITE_FROM
 from mecheval.intervene import Verdict
 from mecheval.intervene.explain import Answers, Explanation
-from mecheval.intervene.mechanism import words
+from mecheval.intervene.finding import words
 from mecheval.sites import Site, sites_in
 from mecheval.types import FRAMED, MISSING, Meaning, spoken
 
