@@ -19,6 +19,7 @@ ROOMS = [
     "machine",
     "registry",
     "custom",
+    "kernel_cache",
     "kernels",
     "rng",
     "types",
