@@ -100,7 +100,9 @@ def test_what_changes_the_last_digits_is_recorded_and_named(name: str, monkeypat
 
 def test_settings_of_numba_in_a_file_are_recorded_too(tmp_path: Path) -> None:
     (tmp_path / ".numba_config.yaml").write_text("opt: 1\n")
-    program = "import mecheval.kernels\nfrom mecheval.machine import environment\n"
+    program = (
+        "from mecheval.kernels import check_compiled\nfrom mecheval.machine import environment\ncheck_compiled()\n"
+    )
     program += "assert environment()['variables']['NUMBA_OPT'] == '1'"
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
