@@ -173,7 +173,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(
         (BadTap, "BadTap does not work in a model under interventions"),
         (dict, "dict is not a torch module; write `class dict(torch.nn.Module)`."),
         ("mamba", "there is no folder mamba; a checkpoint is a folder with config.json and *.safetensors."),
-        (lambda d_model: Good(d_model), "a trained torch module or the folder of a checkpoint (got function)."),
+        (len, "a trained torch module or the folder of a checkpoint (got builtin_function_or_method)."),
         (type("a<b>", (Good,), {}), "its class must have a Python name (got 'a<b>')."),
     ],
 )  # fmt: skip

@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from mecheval.cli import streams
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -49,16 +47,14 @@ class _Stop:
 
 def main() -> None:
     """Run the command. A user's mistake is one line and exit code 2, a signal one line and 128 + its number."""
-    streams.prepare()
-    try:
-        Path.cwd()
-    except OSError:  # torch, for one, does not start without it
-        sys.stderr.write("mecheval: the working folder is gone; change to one that exists.\n")
-        sys.exit(2)
     stop = _Stop()
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     hook, sys.unraisablehook = sys.unraisablehook, stop.unraisable
     try:
+        from mecheval.cli import streams
+
+        streams.prepare()
+        _check_folder()
         from mecheval.cli.commands import explain, run
 
         try:
@@ -79,6 +75,15 @@ def main() -> None:
             signal.signal(number, handler)
         atexit.register(signal.signal, signal.SIGINT, _end_now)  # no traceback while Python ends
     sys.exit(code)
+
+
+def _check_folder() -> None:
+    """End with one line if the working folder was deleted: torch, for one, does not start without it."""
+    try:
+        Path.cwd()
+    except OSError:
+        sys.stderr.write("mecheval: the working folder is gone; change to one that exists.\n")
+        sys.exit(2)
 
 
 def _end_now(number: int, frame: FrameType | None) -> None:
