@@ -44,10 +44,9 @@ def table(tmp_path: Path, **landscapes: Any) -> StudyTable:
         if each is not None:
             (tmp_path / FOLDER / f"{run}.json").write_text(each if isinstance(each, str) else json.dumps(each))
     frame = pd.DataFrame(rows)
-    added = columns(frame, Store(tmp_path))
-    frame = frame.join(added, on="run")
-    frame.attrs = added.attrs
-    return StudyTable(get_study("landscape"), ("mixer", "d_model", "lr", "seed"), (), frame)
+    frame = frame.join(columns(frame, Store(tmp_path)), on="run")
+    there = {run: each for run in frame["run"] if (each := kept(Store(tmp_path), run)) is not None}
+    return StudyTable(get_study("landscape"), ("mixer", "d_model", "lr", "seed"), (), frame, there)
 
 
 def test_numbers_follow_from_what_is_kept(tmp_path: Path) -> None:

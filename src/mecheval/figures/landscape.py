@@ -13,7 +13,7 @@ from mecheval.figures import vegalite as vl
 from mecheval.figures.lines import strokes
 from mecheval.studies import StudyTable
 from mecheval.studies.axes import ordered
-from mecheval.studies.landscape import FOLDER, says
+from mecheval.studies.landscape import says
 
 SIDE, HIGH, WIDE = 260, 170, 260
 """Pixels of the plane along a side, and of the other panels down and across."""
@@ -74,7 +74,7 @@ def said(line: Rows, sharpness: Rows) -> list[str]:
 
 def landscapes(table: StudyTable, title: str) -> vl.Chart:
     """A map for each run, and one panel each for all lines from start to end and all sharpnesses along training."""
-    found = table.frame.attrs.get(FOLDER, {})
+    found = table.kept
     frame = table.frame[table.frame["run"].isin(list(found))].reset_index(drop=True)
     seeds = [f", seed {seed}" if frame["mixer"].duplicated().any() else "" for seed in frame["seed"]]
     names = {run: mixer + seed for run, mixer, seed in zip(frame["run"], frame["mixer"], seeds, strict=True)}

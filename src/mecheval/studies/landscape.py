@@ -105,15 +105,13 @@ def _file(store: Store, run: str) -> Path:
 
 
 def columns(frame: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """The COLUMNS by run, NaN where its landscape is not known; the landscapes themselves are in `attrs`, by run."""
+    """The COLUMNS by run, NaN where its landscape is not known."""
     import pandas as pd
 
     index = pd.Index(frame["run"].unique(), name="run")
     known = {run: found for run in index if (found := kept(store, run)) is not None}
     rows = {run: _numbers(found) for run, found in known.items()}
-    made = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS), dtype=float).reindex(index)
-    made.attrs[FOLDER] = known
-    return made
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS), dtype=float).reindex(index)
 
 
 def _numbers(found: Found) -> tuple[float, float, float]:
@@ -145,6 +143,6 @@ def _said(row: dict[str, Any]) -> str:
 STUDIES = (
     Study(
         "landscape", "–", "What does the loss look like around each mixer's run, and is training at its edge?", points,
-        "landscapes", prepare=look, columns=columns, says=says,
+        "landscapes", prepare=look, columns=columns, kept=kept, says=says,
     ),
 )  # fmt: skip

@@ -41,6 +41,7 @@ class Study:
     splits: tuple[str, ...] = ("test",)
     prepare: Callable[..., None] | None = None  # (points, store, workers): computes what `columns` reads, once
     columns: Callable[..., Any] | None = None  # from the rows of its table and the store to more columns, by run
+    kept: Callable[..., Any] | None = None  # (store, run) -> what a figure needs of a run that is no column, or None
     says: Callable[..., list[str]] | None = None  # from the StudyTable of all runs to sentences about them
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mecheval.config import RunConfig
@@ -45,6 +45,7 @@ class StudyTable:
     axes: tuple[str, ...]
     readings: tuple[Reading, ...]
     frame: pd.DataFrame
+    kept: Mapping[str, Any] = field(default_factory=dict)  # by run, what the study keeps of it that is no column
 
     @property
     def options(self) -> list[str]:
@@ -136,8 +137,9 @@ def study_table(study: Study, points: Sequence[Point], store: Store) -> StudyTab
     if study.columns is not None:
         added = study.columns(frame, store)
         frame = frame.join(added, on="run")
-        frame.attrs = added.attrs  # what a figure needs in addition to columns
-    return StudyTable(study, tuple(axes), tuple(study.readings), frame)
+    found = {run: study.kept(store, run) for run in frame["run"].unique()} if study.kept is not None else {}
+    kept = {run: each for run, each in found.items() if each is not None}
+    return StudyTable(study, tuple(axes), tuple(study.readings), frame, kept)
 
 
 def restoring(store: Store, runs: Sequence[str]) -> pd.DataFrame:
