@@ -24,6 +24,7 @@ import pytest
 
 from commands import Command
 from mecheval.custom import VARIABLE
+from mecheval.mixers import MIXERS
 from mecheval.sweep import HereEngine, LocalEngine
 
 gc.disable()  # until all tests are collected: imports make millions of objects that stay to the end
@@ -52,9 +53,14 @@ kernels of all mixers and tasks while the other worker is busy with Ray, so that
 
 @pytest.fixture(autouse=True)
 def own_mixers_stay_in_their_test() -> Iterator[None]:
-    """Commands put custom mixers into the environment, for their workers; the next test must not find them there."""
-    before = os.environ.get(VARIABLE)
+    """Commands name custom mixers in the environment, for their workers, and evaluations register them.
+
+    The next test must not find them there.
+    """
+    before, registered = os.environ.get(VARIABLE), set(MIXERS.registered())
     yield
+    for name in set(MIXERS.registered()) - registered:
+        MIXERS._classes.pop(name, None)
     os.environ.pop(VARIABLE, None)
     if before is not None:
         os.environ[VARIABLE] = before
